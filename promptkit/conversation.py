@@ -1,0 +1,95 @@
+"""What a training row or a candidate prompt is, once it has been read.
+
+A message is a plain dict, as every chat API has it:
+
+    {"role": "assistant", "content": "Let me look.", "reasoning": "The file may be missing.",
+     "tool_calls": [{"id": "functions.ls:0", "type": "function",
+                     "function": {"name": "ls", "arguments": "{\\"path\\": \\".\\"}"}}]}
+
+`role` and `content` (a string) are always there; `reasoning`, `tool_calls`, `tool_call_id` and `name` only where
+they exist. `arguments` is the raw string. What is *compared* with a training mix is the `opening`: system turn
+(unless it is the template's own default) and first user turn, contents only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = dict[str, Any]
+
+ROLES = ("system", "user", "assistant", "tool")
+
+# System turns that templates and trainers insert by themselves (Kimi K2, SpecForge, Qwen2.5): no part of the request.
+DEFAULT_SYSTEMS = frozenset({
+    "You are a helpful assistant",
+    "You are a helpful assistant.",
+    "You are Kimi, an AI assistant created by Moonshot AI.",
+    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+})
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One training row. `marks` are remarks such as "truncated", "bad ids: 1", "system is default"."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+    n_tokens: int | None = None  # stored ids less padding; None where the row holds no ids
+    n_supervised: int | None = None
+    truncated: bool = False
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One candidate, or one row of a pack: what is sent to a server, and what is known about it."""
+
+    id: str
+    messages: list[Message]
+    tools: list[Any] | None = None
+    response: str | None = None  # what a model answered, where the file holds it
+    domain: str | None = None
+    source: str | None = None
+    weight: float = 1.0
+    expected_output_tokens: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)  # other fields of a pack row
+
+
+def opening(messages: list[Message]) -> str:
+    """Return the text that is compared: system turn unless default, and first user turn, joined by a blank line.
+
+    A row without a user turn is represented by its first turn with text, so that no row compares as nothing.
+    """
+    parts: list[str] = []
+    for m in messages:
+        if m["role"] == "system" and m["content"].strip() not in DEFAULT_SYSTEMS:
+            parts.append(m["content"])
+        elif m["role"] == "user":
+            parts.append(m["content"])
+            break
+    text = "\n\n".join(p for p in parts if p.strip())
+    return text or next((m["content"] for m in messages if m["content"].strip()), "")
+
+
+def response_text(messages: list[Message]) -> str:
+    """Return all that the assistant wrote: reasoning, content and calls of each assistant turn, joined by newlines."""
+    parts: list[str] = []
+    for m in messages:
+        if m["role"] == "assistant":
+            parts += [m.get("reasoning") or "", m["content"]]
+            parts += [f"{c['function']['name']} {c['function']['arguments']}" for c in m.get("tool_calls") or ()]
+    return "\n".join(p for p in parts if p)
+
+
+def canonical(value: Any) -> bytes:
+    """Return JSON as promptkit hashes and writes it: UTF-8, sorted keys, no spaces, NaN refused."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8")
+
+
+def prompt_id(messages: list[Message], tools: list[Any] | None = None) -> str:
+    """Return the identity of a prompt: 32 hex of sha256 over its canonical messages and tools."""
+    return hashlib.sha256(canonical({"messages": messages, "tools": tools})).hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""Score and Reference -> one HTML file."""
