@@ -1,0 +1,299 @@
+"""Typicality: does a text belong to the mix? A conformal p-value, uniform on rows of the mix itself.
+
+    token ids -> closeness, cross-entropy -> oddness -> p among all held-out rows, p among those of its cluster
+              -> the larger of the two -> ranked once more -> typicality
+
+*Oddness* is the sum of the text's ranks, among held-out rows, in distance (low closeness) and in cross-entropy; beyond
+the range of the held-out rows farther is farther. Held-out rows fitted neither the neighbours nor the trigram model, so
+under the null a text is exchangeable with them, and p = (1 + #{held-out at least as odd}) / (1 + held-out) (Vovk,
+Gammerman and Shafer 2005). The second p is Mondrian: within the cluster. A text belongs if it is typical of the mix,
+*or* of its own region of the mix; the larger of two p-values is too large to be uniform, so it is ranked once more
+among the same quantity of the held-out rows.
+
+Regimes:  split   one model, fitted on the rows that are not held out;
+          cross   few rows: 5 folds, each row held out once, five models (cross-conformal, Vovk 2015);
+          none    fewer than 100 rows: one model on all rows, typicality is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from promptkit.lexical import N_NEAREST, LexicalProfile, Neighbours
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from promptkit.lexical import Ids
+
+MIN_ROWS = 100  # fewer rows in all: p-values are refused
+MIN_HELDOUT = 400  # fewer held-out rows than this: cross-conformal
+MIN_GROUP = 40  # a cluster with fewer held-out rows is joined with its nearest
+N_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class TypicalityResult:
+    """What a view says of m texts.
+
+    typicality : (m,) 0..1, NaN where the reference has fewer than 100 rows;  closeness : (m,) mean cosine to the 10
+    nearest;  cross_entropy : (m,) bits per token;  nearest : (m, 10) sample indices, best first, -1 where there is
+    none;  nearest_cosine : (m, 10).
+    """
+
+    typicality: NDArray[np.float64]
+    closeness: NDArray[np.float64]
+    cross_entropy: NDArray[np.float64]
+    nearest: NDArray[np.int64]
+    nearest_cosine: NDArray[np.float64]
+
+
+class View:
+    """The fitted view of the prompts, or of the responses, of a mix.
+
+    profile : the lexical profile (of the first fold where there are five);  rows : (h,) sample indices of the
+    calibration rows;  closeness, cross_entropy, oddness, p : (h,) what each of them got while held out.
+    """
+
+    def __init__(self, profiles: Sequence[LexicalProfile], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.profiles = list(profiles)
+        self._a = arrays
+        self.rows = np.asarray(arrays["rows"])
+        self.fold = np.asarray(arrays["fold"])
+        self.closeness = np.asarray(arrays["closeness"])
+        self.cross_entropy = np.asarray(arrays["cross_entropy"])
+        self._units = np.asarray(arrays["units"])  # of the calibration rows
+        self._group_of = np.asarray(arrays["group_of"])  # cluster -> group of clusters
+        self._group = self._group_of[np.asarray(arrays["clusters"])]
+        self._rank_distance = _Rank(-self.closeness)
+        self._rank_bits = _Rank(self.cross_entropy)
+        self.oddness = self._odd(self.closeness, self.cross_entropy)
+        self._sorted = {
+            (f, g): np.sort(self.oddness[(self.fold == f) & ((self._group == g) | (g < 0))])
+            for f in range(len(self.profiles))
+            for g in (-1, *range(int(self._group_of.max(initial=-1)) + 1))
+        }
+        # A held-out row is ranked among the others: the "1 +" of the p-value is the row itself.
+        everyone = _share_at_least(np.sort(self.oddness), self.oddness)
+        among = everyone.copy()
+        for g in np.unique(self._group):
+            own = self._group == g
+            among[own] = _share_at_least(np.sort(self.oddness[own]), self.oddness[own])
+        self._larger = np.round(np.maximum(everyone, among), 12)
+        self._larger_sorted = np.sort(self._larger)
+        self.p = np.searchsorted(self._larger_sorted, self._larger, side="right") / max(len(self.rows), 1)
+
+    @property
+    def profile(self) -> LexicalProfile:
+        """The lexical profile; where the view is cross-conformal, that of the first fold."""
+        return self.profiles[0]
+
+    @property
+    def regime(self) -> str:
+        """`split`, `cross` or `none`."""
+        return "none" if not len(self.rows) else "cross" if len(self.profiles) > 1 else "split"
+
+    @classmethod
+    def fit(
+        cls,
+        ids: Sequence[Ids],
+        *,
+        rows: NDArray[np.int64],
+        folds: NDArray[np.int64],
+        units: NDArray[np.int64],
+        clusters: NDArray[np.int64],
+        centroids: NDArray[np.float32],
+        n_vocab: int,
+        threads: int = 1,
+    ) -> View:
+        """Fit on token ids, one entry per sample row in `rows`.
+
+        `folds` (one per entry): -1 fits every model and calibrates none, f >= 0 is held out of model f. All arrays are
+        aligned with `ids`; `units` are near-duplicate groups, which must not straddle folds.
+        """
+        n_models = max(1, int(folds.max(initial=-1)) + 1)
+        profiles, calibration = [], np.flatnonzero(folds >= 0)
+        closeness, bits = np.zeros(len(ids)), np.zeros(len(ids))
+        fit_rows: dict[str, NDArray[Any]] = {}
+        for f in range(n_models):
+            inside, outside = np.flatnonzero(folds != f), np.flatnonzero(folds == f)
+            profile = LexicalProfile.fit([ids[i] for i in inside.tolist()], n_vocab=n_vocab, units=units[inside])
+            profiles.append(profile)
+            fit_rows[f"fit_rows_{f}"] = rows[inside]
+            held = [ids[i] for i in outside.tolist()]
+            closeness[outside] = profile.closeness(held, threads=threads)
+            bits[outside] = profile.cross_entropy(held)
+        sizes = np.bincount(clusters[calibration], minlength=len(centroids))
+        arrays = {
+            "rows": rows[calibration],
+            "fold": folds[calibration],
+            "units": units[calibration],
+            "clusters": clusters[calibration],
+            "group_of": join_small(sizes, centroids),
+            "closeness": closeness[calibration],
+            "cross_entropy": bits[calibration],
+            **fit_rows,
+        }
+        return cls(profiles, arrays)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what a saved view consists of besides its profiles, by name."""
+        return dict(self._a)
+
+    def typicality(
+        self,
+        ids: Sequence[Ids],
+        clusters: NDArray[np.int64],
+        *,
+        exclude_units: NDArray[np.int64] | None = None,
+        threads: int = 1,
+    ) -> TypicalityResult:
+        """Return how typical m texts are, given as token ids with their clusters (m,).
+
+        A text that belongs to a unit of the mix (`exclude_units`, -1: none) is scored without that unit: not among the
+        neighbours, not in the counts, not among the held-out rows. Each text is scored on its own, to the last bit.
+        """
+        m = len(ids)
+        clusters = np.asarray(clusters, dtype=np.int64)
+        exclude = np.full(m, -1, dtype=np.int64) if exclude_units is None else np.asarray(exclude_units, dtype=np.int64)
+        found: list[Neighbours] = []
+        closeness, bits = np.zeros((len(self.profiles), m)), np.zeros((len(self.profiles), m))
+        for f, profile in enumerate(self.profiles):
+            found.append(profile.nearest(ids, exclude=exclude, threads=threads))
+            closeness[f] = found[-1].closeness
+            bits[f] = profile.cross_entropy(ids, exclude=exclude)
+        rows = [np.where(n.position >= 0, self._a[f"fit_rows_{f}"][n.position], -1) for f, n in enumerate(found)]
+        nearest, cosine = _merge(rows, [n.cosine for n in found])
+        typicality = self._typicality(closeness, bits, clusters, exclude)
+        return TypicalityResult(
+            typicality, np.round(closeness.mean(axis=0), 6), np.round(bits.mean(axis=0), 6), nearest, cosine
+        )
+
+    def _typicality(
+        self,
+        closeness: NDArray[np.float64],
+        bits: NDArray[np.float64],
+        clusters: NDArray[np.int64],
+        exclude: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """Return the p-value of each text from its scores under each model, both (models, m)."""
+        m, h = closeness.shape[1], len(self.rows)
+        if not h:
+            return np.full(m, np.nan)
+        groups = self._group_of[clusters]
+        odd = np.stack([self._odd(c, b) for c, b in zip(closeness, bits, strict=True)])
+        odder, odder_near = np.zeros(m), np.zeros(m)
+        for f in range(len(odd)):
+            odder += _n_at_least(self._sorted[f, -1], odd[f])
+            for g in np.unique(groups):
+                own = groups == g
+                odder_near[own] += _n_at_least(self._sorted[f, int(g)], odd[f, own])
+        n = np.full(m, float(h))
+        n_near = np.bincount(self._group, minlength=int(self._group_of.max()) + 1)[groups].astype(np.float64)
+        twins = [np.flatnonzero(self._units == e) if e >= 0 else np.zeros(0, dtype=np.int64) for e in exclude]
+        for i, held in enumerate(twins):
+            beyond = self.oddness[held] >= odd[self.fold[held], i]
+            same = self._group[held] == groups[i]
+            odder[i], n[i] = odder[i] - beyond.sum(), n[i] - len(held)
+            odder_near[i], n_near[i] = odder_near[i] - (beyond & same).sum(), n_near[i] - same.sum()
+        larger = np.round(np.maximum((1 + odder) / (1 + n), (1 + odder_near) / (1 + n_near)), 12)
+        below = np.searchsorted(self._larger_sorted, larger, side="right").astype(np.float64)
+        for i, held in enumerate(twins):
+            below[i] -= (self._larger[held] <= larger[i]).sum()
+        typicality: NDArray[np.float64] = (1 + below) / (1 + n)
+        return typicality
+
+    def _odd(self, closeness: NDArray[np.float64], bits: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.round(self._rank_distance(-closeness) + self._rank_bits(bits), 6)
+
+
+class _Rank:
+    """Rank among held-out values as a continuous, non-decreasing function; beyond the largest it goes on rising."""
+
+    def __init__(self, values: NDArray[np.float64]) -> None:
+        self.values, counts = np.unique(values, return_counts=True)
+        self.n = len(values)
+        self.ranks = np.cumsum(counts) - (counts - 1) / 2.0  # ties share the middle of their ranks
+        self.spread = max(float(self.values[-1] - self.values[0]), 1e-6) if self.n else 1.0
+
+    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not self.n:
+            return np.zeros_like(x)
+        beyond = np.maximum(x - self.values[-1], 0.0) / self.spread * self.n
+        ranks: NDArray[np.float64] = np.interp(x, self.values, self.ranks) + beyond
+        return ranks
+
+
+def join_small(sizes: NDArray[np.int64], centroids: NDArray[np.float32], least: int = MIN_GROUP) -> NDArray[np.int64]:
+    """Return a group for each cluster: clusters of fewer than `least` held-out rows joined with their nearest.
+
+    The smallest group joins the group whose centre has the largest cosine with its own, until none is too small.
+    """
+    group = np.arange(len(sizes))
+    C = np.round(np.asarray(centroids, dtype=np.float64), 5)
+    while True:
+        alive = np.unique(group)
+        total = np.array([sizes[group == g].sum() for g in alive])
+        if len(alive) < 2 or total.min() >= least:
+            return np.searchsorted(alive, group)
+        small = int(np.argmin(total))
+        # A group's centre is the mean of its rows; a cluster without rows counts a little, or it would have none.
+        centre = np.stack([(C[group == g] * (sizes[group == g, None] + 1e-3)).sum(axis=0) for g in alive])
+        centre /= np.maximum(np.sqrt((centre**2).sum(axis=1, keepdims=True)), 1e-12)
+        similar = np.round((centre * centre[small]).sum(axis=1), 6)
+        similar[small] = -np.inf
+        group[group == alive[small]] = alive[int(np.argmax(similar))]
+
+
+def folds_by_unit(units: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
+    """Return the fold of each row: 0 = held out of the only model, -1 = fit; or 0..4; or all -1 for too few rows.
+
+    Whole units are dealt in a seeded random order: a quarter of the rows is held out where that gives 400 of them;
+    else five folds of nearly equal size; below 100 rows, or 10 units, nothing is held out.
+    """
+    n = len(units)
+    unit, inverse, size = np.unique(units, return_inverse=True, return_counts=True)
+    fold_of = np.full(len(unit), -1, dtype=np.int64)
+    if n < MIN_ROWS or len(unit) < 2 * N_FOLDS:  # copies of a few texts calibrate nothing
+        return fold_of[inverse]
+    order = np.random.default_rng(seed).permutation(len(unit))
+    held = 0
+    for u in order:
+        if held + size[u] <= n // 4:
+            fold_of[u], held = 0, held + size[u]
+    if held < MIN_HELDOUT:
+        room = np.zeros(N_FOLDS, dtype=np.int64)
+        for u in order:
+            f = int(np.argmin(room))
+            fold_of[u], room[f] = f, room[f] + size[u]
+    return fold_of[inverse]
+
+
+def _n_at_least(ascending: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.int64]:
+    return len(ascending) - np.searchsorted(ascending, x, side="left")
+
+
+def _share_at_least(ascending: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _n_at_least(ascending, x) / max(len(ascending), 1)
+
+
+def _merge(
+    rows: list[NDArray[np.int64]], cosines: list[NDArray[np.float64]]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the 10 nearest over all models, each row once with its largest cosine."""
+    if len(rows) == 1:
+        return rows[0], cosines[0]
+    all_rows, all_cosines = np.concatenate(rows, axis=1), np.concatenate(cosines, axis=1)
+    nearest = np.full((len(all_rows), N_NEAREST), -1, dtype=np.int64)
+    cosine = np.zeros((len(all_rows), N_NEAREST))
+    for i, (r, c) in enumerate(zip(all_rows, all_cosines, strict=True)):
+        order = np.lexsort((r, -c))
+        order = order[r[order] >= 0]
+        _, first = np.unique(r[order], return_index=True)
+        best = order[np.sort(first)[:N_NEAREST]]
+        nearest[i, : len(best)], cosine[i, : len(best)] = r[best], c[best]
+    return nearest, cosine

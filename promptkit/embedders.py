@@ -1,0 +1,186 @@
+"""Texts to unit vectors: what clusters, the map, MMD and selection stand on.
+
+An embedder is anything with `encode(list[str]) -> (n, d)`, the protocol of sentence-transformers. `embedder(...)` takes
+a name or the thing itself:
+
+    "lsa"             TF-IDF over the target's token ids, truncated SVD (256) fitted on the mix alone; offline, exact
+    any other name    a sentence-transformers model, by hub name or local path (static-embedding models too)
+    an object         used as it is
+
+`lsa` is never fitted on candidates: a prompt's vector would depend on its neighbours in the file. Unit-row `lsa` says
+*where* in the mix a text lies, not *whether* it belongs: what the subspace cannot express is lost when the row is
+brought to unit length. The lexical profile says whether.
+
+All return float32 unit rows, C order; a text without any known id is a row of zeros.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from promptkit.errors import InputError, UsageError
+from promptkit.lexical import TfIdf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from promptkit.lexical import Ids
+
+N_COMPONENTS = 256
+
+
+class Encoder(Protocol):
+    """What sentence-transformers, model2vec and our own `Lsa` satisfy."""
+
+    def encode(self, texts: list[str], /) -> Any:
+        """Return one vector per text."""
+
+
+class Lsa:
+    """Latent semantic analysis of a mix's token ids; `encode` is the sentence-transformers protocol.
+
+    components : float32 (t, d), row j belongs to `tfidf.terms[j]`.
+    """
+
+    def __init__(self, tfidf: TfIdf, components: NDArray[np.float32], encode_ids: Callable[[list[str]], Sequence[Ids]]):
+        self.tfidf = tfidf
+        self.components = components
+        self._encode_ids = encode_ids
+
+    @classmethod
+    def fit(cls, rows: Sequence[Ids], encode_ids: Callable[[list[str]], Sequence[Ids]], *, seed: int = 0) -> Lsa:
+        """Fit TF-IDF and SVD on the token ids of the mix's rows; `encode_ids` turns texts into ids.
+
+        The randomized SVD of scikit-learn's TruncatedSVD (Halko, Martinsson and Tropp 2011), one thread, so that the
+        bytes do not depend on the number of cores. Directions without variance are dropped; the largest entry of each
+        component is positive; entries are rounded to 6 decimals.
+        """
+        from sklearn.utils.extmath import randomized_svd
+        from threadpoolctl import threadpool_limits
+
+        tfidf = TfIdf.fit(rows)
+        X = tfidf.transform(rows)
+        d = min(N_COMPONENTS, *X.shape)
+        if d == 0:
+            return cls(tfidf, np.zeros((X.shape[1], 0), dtype=np.float32), encode_ids)
+        with threadpool_limits(1):
+            _, strength, components = randomized_svd(X, d, n_iter=5, random_state=seed)
+        components = components[strength > 1e-4 * strength[0]]
+        largest = np.abs(np.round(components, 4)).argmax(axis=1)
+        signs = np.sign(components[np.arange(len(components)), largest])
+        components = np.round(components * signs[:, None], 6)
+        return cls(tfidf, np.ascontiguousarray(components.T, dtype=np.float32), encode_ids)
+
+    def encode(self, texts: list[str], /) -> NDArray[np.float32]:
+        """Return unit rows (n, d)."""
+        return self.transform(self._encode_ids(list(texts)))
+
+    def transform(self, rows: Sequence[Ids]) -> NDArray[np.float32]:
+        """Return unit rows (n, d) of texts given as token ids; each row is computed on its own."""
+        return unit_rows(self.tfidf.transform(rows) @ self.components)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what a saved embedder consists of, by name."""
+        size = np.array([self.tfidf.n_rows], dtype=np.int64)
+        return {"terms": self.tfidf.terms, "df": self.tfidf.df, "size": size, "components": self.components}
+
+    @classmethod
+    def load(cls, arrays: Mapping[str, NDArray[Any]], encode_ids: Callable[[list[str]], Sequence[Ids]]) -> Lsa:
+        """Return the embedder whose `arrays()` these are (they may be memory maps)."""
+        tfidf = TfIdf(arrays["terms"], arrays["df"], int(arrays["size"][0]))
+        return cls(tfidf, arrays["components"], encode_ids)
+
+
+class SentenceTransformer:
+    """A sentence-transformers model by hub name or local path, loaded on first use."""
+
+    def __init__(self, name: str, *, batch_size: int = 32, threads: int = 1) -> None:
+        self.name = name
+        self.batch_size = batch_size
+        self.threads = threads
+        self._model: Any = None
+
+    def encode(self, texts: list[str], /) -> NDArray[np.float32]:
+        """Return unit rows (n, d), longest texts first so that a batch is padded little; bf16 on a GPU."""
+        model = self._load()
+        order = sorted(range(len(texts)), key=lambda i: (-len(texts[i]), i))
+        found = np.asarray(model.encode([texts[i] for i in order], batch_size=self.batch_size, show_progress_bar=False))
+        X = np.empty((len(texts), found.shape[1] if found.ndim == 2 else 0), dtype=np.float32)
+        X[order] = found
+        return unit_rows(X)
+
+    def _load(self) -> Any:
+        if self._model is None:
+            import torch
+            from sentence_transformers import SentenceTransformer as Model
+
+            torch.set_num_threads(self.threads)
+            on_gpu = torch.cuda.is_available()
+            options = {"model_kwargs": {"dtype": torch.bfloat16}} if on_gpu else {}
+            try:  # code that comes with a model is never run: trust_remote_code stays off
+                self._model = Model(self.name, **options)
+            except (OSError, ValueError, KeyError, RuntimeError) as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise UsageError(
+                    f"embedder {self.name!r}: not loaded as a sentence-transformers model ({reason})",
+                    hint='check the name or path, download it first when offline, or use embedder="lsa"',
+                ) from error
+        return self._model
+
+
+EMBEDDERS: dict[str, type[Lsa]] = {"lsa": Lsa}
+
+
+def embedder(name: Any, *, threads: int = 1) -> Any:
+    """Return the embedder that `name` stands for: the `Lsa` class, a model by name or path, or the object itself."""
+    if not isinstance(name, str):
+        if not callable(getattr(name, "encode", None)):
+            raise UsageError(
+                f"embedder: {type(name).__name__} object has no encode(texts) method",
+                hint='pass "lsa", a sentence-transformers name or path, or an object with encode(list[str]) -> (n, d)',
+            )
+        return name
+    if name in EMBEDDERS:
+        return EMBEDDERS[name]
+    from importlib.metadata import entry_points
+
+    plugins = {e.name: e for e in entry_points(group="promptkit.embedders")}
+    if name in plugins:
+        return plugins[name].load()
+    if not ("/" in name or os.sep in name or "-" in name or os.path.isdir(name)):
+        from promptkit.registry import suggest
+
+        raise UsageError(f"unknown embedder {name!r}", hint=suggest(name, [*EMBEDDERS, *plugins]) + ", or a model path")
+    return SentenceTransformer(name, threads=threads)
+
+
+def identity(model: Any) -> str:
+    """Return the name under which a reference remembers its embedder."""
+    if isinstance(model, Lsa) or model is Lsa:
+        return "lsa"
+    name = getattr(model, "name", None)
+    return name if isinstance(name, str) else f"{type(model).__module__}.{type(model).__qualname__}"
+
+
+def embed(model: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return unit rows (n, d) of any encoder; InputError where its answer is not a finite matrix of n rows."""
+    X = np.asarray(model.encode(list(texts)), dtype=np.float32)
+    if X.ndim != 2 or len(X) != len(texts):
+        raise InputError(f"embedder {identity(model)}: shape {X.shape} for {len(texts)} texts, expected (n, d)")
+    if not np.isfinite(X).all():
+        raise InputError(f"embedder {identity(model)}: {int((~np.isfinite(X)).any(axis=1).sum())} rows hold NaN or inf")
+    return unit_rows(X)
+
+
+def unit_rows(X: Any) -> NDArray[np.float32]:
+    """Return the rows brought to unit length, float32, C order; rows of zeros stay.
+
+    Row by row (no blocked product), so that a row's bits do not depend on how many stand beside it.
+    """
+    Y = np.ascontiguousarray(X, dtype=np.float64)
+    length = np.sqrt(np.array([float(np.sum(y * y)) for y in Y])).reshape(-1, 1)
+    return (Y / np.where(length > 0, length, 1.0)).astype(np.float32)

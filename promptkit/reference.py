@@ -1,0 +1,709 @@
+"""The fitted, saved profile of a training mix: all that is needed to score prompts against it, or to draw a pack.
+
+    frame of sampled rows -> fit -> Reference -> save(dir) -> load_reference(dir) -> typicality, embed, assign
+
+A saved reference is a directory of plain files that can be mapped, never pickles:
+
+    reference.json      the manifest, written last: format version, fingerprint, size and sha256 of every other file
+    profile.json        recipe, counts, seed, template and the tables of clusters, domains and sources
+    sample.arrow        the sampled rows (Arrow IPC, uncompressed)
+    *.npy               vectors, centroids, sketches for finding twins
+    prompts/ responses/ lexical profiles and calibration rows;  lsa/  embedder;  tokenizer/  the target's table
+
+Its fingerprint is the sha256 of the list of file hashes. The same sample, options and versions give the same bytes.
+`load_reference` checks every size and hash before anything is used and maps arrays when they are first needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from promptkit import clusters as regions
+from promptkit import embedders
+from promptkit.conformal import MIN_HELDOUT, MIN_ROWS, View, folds_by_unit
+from promptkit.conversation import canonical
+from promptkit.errors import InputError, IntegrityError, ResourceError, UsageError
+from promptkit.lexical import LexicalProfile, find
+
+if TYPE_CHECKING:
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from promptkit.lexical import Ids
+    from promptkit.tokenizers import Tokenizer
+
+    Progress = Callable[[str, int, "int | None"], None]
+
+FORMAT_VERSION = 1
+MANIFEST = "reference.json"
+WEIGHTS = ("rows", "tokens")
+_SKETCH = 64  # smallest hashes of word 5-grams kept per row
+_EXAMPLE_CHARACTERS = 300
+
+
+class Reference:
+    """A fitted training mix. Made by `fit` or `load_reference`; never changed afterwards.
+
+    sample : frame of the sampled rows with `domain`, `unsure`, `cluster`, `unit`, `heldout`, `weight` added;
+    X : float32 (n, d) unit rows aligned with it;  centroids : float32 (k, d);  clusters, domains, sources : frames with
+    shares and standard errors;  prompts, responses : the two `View`s, `responses` None where the mix has too few;
+    tokenizer, template, recipe, counts, seed, weight, fingerprint, path (None until saved).
+    """
+
+    def __init__(
+        self,
+        *,
+        arrays: Mapping[str, NDArray[Any]],
+        profile: dict[str, Any],
+        sample: Callable[[], pl.DataFrame],
+        tokenizer: Callable[[], Tokenizer],
+        embedder: Any = None,
+        fingerprint: str = "",
+        path: str | None = None,
+    ) -> None:
+        self._arrays, self._profile, self._sample, self._tokenizer = arrays, profile, sample, tokenizer
+        self._given_embedder = embedder
+        self._fingerprint, self.path = fingerprint, path
+        self.recipe: dict[str, Any] = profile["recipe"]
+        self.counts: dict[str, Any] = profile["counts"]
+        self.seed: int = profile["seed"]
+        self.weight: str = profile["weight"]
+        self.template: str | None = profile["template"]
+        self.embedder_name: str = profile["embedder"]
+
+    # Each part is opened when it is first asked for: a score needs neither the messages nor the response tables.
+
+    @cached_property
+    def sample(self) -> pl.DataFrame:
+        return self._sample()
+
+    @cached_property
+    def X(self) -> NDArray[np.float32]:
+        return self._arrays["vectors"]
+
+    @cached_property
+    def centroids(self) -> NDArray[np.float32]:
+        return self._arrays["centroids"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer()
+
+    @cached_property
+    def prompts(self) -> View:
+        return _view(self._arrays, "prompts", self._profile["n_prompt_models"])
+
+    @cached_property
+    def responses(self) -> View | None:
+        n = self._profile["n_response_models"]
+        return _view(self._arrays, "responses", n) if n else None
+
+    @cached_property
+    def clusters(self) -> pl.DataFrame:
+        return _table(self._profile["clusters"], cluster=int, name=str, domain=str, share=float, stderr=float, rows=int)
+
+    @cached_property
+    def domains(self) -> pl.DataFrame:
+        return _table(self._profile["domains"], domain=str, share=float, stderr=float, rows=int)
+
+    @cached_property
+    def sources(self) -> pl.DataFrame:
+        return _table(self._profile["sources"], source=str, share=float, stderr=float, rows=int)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the hashes of all files, 64 hex; before a save, of what would be saved."""
+        if not self._fingerprint:
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as scratch:
+                self._fingerprint = _fingerprint(self._write_files(Path(scratch)))
+        return self._fingerprint
+
+    # ------------------------------------------------------------------------------------------------- use
+
+    @cached_property
+    def embedder(self) -> Any:
+        """The embedder that made `X`, checked against it; UsageError where an object of the user's is needed again."""
+        if self.embedder_name == "lsa":
+            part = _Part(self._arrays, "lsa")
+            return embedders.Lsa.load(part, lambda texts: self.tokenizer.encode_batch(texts))
+        model = self._given_embedder
+        if model is None and not self._profile["embedder_is_name"]:
+            raise UsageError(
+                f"reference was embedded with an object, {self.embedder_name}, that a file cannot hold",
+                hint="pass the same object: load_reference(path, embedder=...)",
+            )
+        model = embedders.embedder(self.embedder_name) if model is None else model
+        probe = np.flatnonzero(np.abs(self.X).sum(axis=1) > 0)[:4]
+        if len(probe):
+            Y = embedders.embed(model, [str(self.sample["text"][int(i)]) for i in probe])
+            agreement = (Y * self.X[probe]).sum(axis=1) if Y.shape[1] == self.X.shape[1] else np.zeros(1)
+            if agreement.min() < 0.99:
+                raise IntegrityError(
+                    f"embedder {self.embedder_name}: its vectors differ from those stored in the reference "
+                    f"(cosine {float(agreement.min()):.3f} on a stored row, expected 0.99 or more)",
+                    hint="use the same model and version, or build the reference again",
+                )
+        return model
+
+    def embed(self, texts: Sequence[str], *, ids: Sequence[Ids] | None = None) -> NDArray[np.float32]:
+        """Return unit rows (m, d) in the space of `X`; `ids`, where given, saves `lsa` the encoding of the texts."""
+        if isinstance(self.embedder, embedders.Lsa) and ids is not None:
+            return self.embedder.transform(ids)
+        return embedders.embed(self.embedder, texts)
+
+    def assign(self, X: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the cluster of each row of X, int64 (m,); vectors are rounded first, so near ties are stable."""
+        return regions.assign(X, self.centroids)
+
+    def find_units(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """Return the unit of the mix that each text belongs to, int64 (m,); -1 where it is not in the sample.
+
+        A text belongs to a unit if it equals one of its openings (white space and case aside) or shares 80 % of its
+        word 5-grams with one (Jaccard). Candidates come from 64 smallest gram hashes per row; then the true overlap.
+        """
+        from promptkit.leakage import JACCARD
+
+        stored, units = self._arrays["sketches"], self._arrays["units"]
+        exact, exact_row = self._arrays["text_hashes"], self._arrays["text_rows"]
+        found = np.full(len(texts), -1, dtype=np.int64)
+        at, known = find(exact, _text_hashes(texts))
+        found[known] = units[exact_row[at[known]]]
+        unknown = [i for i in np.flatnonzero(~known).tolist() if texts[i].strip()]
+        grams = _gram_sets([texts[i] for i in unknown])
+        flat = np.asarray(stored).ravel()
+        for i, own in zip(unknown, grams, strict=True):
+            if not len(own):
+                continue
+            hits = np.bincount(np.flatnonzero(np.isin(flat, own[:_SKETCH])) // _SKETCH, minlength=len(stored))
+            # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
+            rows = np.flatnonzero(hits >= max(1, min(_SKETCH, len(own)) // 3))
+            rows = rows[np.argsort(-hits[rows], kind="stable")[:64]]
+            best = 0.0
+            for row, theirs in zip(rows, _gram_sets([str(self.sample["text"][int(r)]) for r in rows]), strict=True):
+                common = len(np.intersect1d(own, theirs, assume_unique=True))
+                overlap = common / (len(own) + len(theirs) - common)
+                if overlap >= JACCARD - 1e-9 and overlap > best:
+                    best, found[i] = overlap, units[row]
+        return found
+
+    # ------------------------------------------------------------------------------------------------ save
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the reference to `directory` (replaced as a whole where it exists) and return it.
+
+        Written beside the target, manifest last, and renamed: a reader sees the old one or the new one. Raises
+        UsageError where something other than a reference is in the way, ResourceError where the disk is full.
+        """
+        target = Path(directory)
+        if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file()):
+            raise UsageError(
+                f"{target}: exists and is no reference", hint="choose another directory, or remove this one first"
+            )
+        scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        old = target.with_name(f".{target.name}.{os.getpid()}.old")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            files = self._write_files(scratch)
+            fingerprint = _fingerprint(files)
+            manifest = {"format_version": FORMAT_VERSION, "fingerprint": fingerprint, "files": files}
+            _write_bytes(scratch / MANIFEST, canonical(manifest) + b"\n")
+            if target.exists():
+                os.replace(target, old)
+            os.replace(scratch, target)
+        except OSError as error:
+            if old.exists() and not target.exists():
+                os.replace(old, target)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise ResourceError(
+                    f"{target}: disk full while writing the reference", hint="free some space"
+                ) from error
+            raise UsageError(f"{target}: reference not written ({error.strerror})", hint="check the path") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+        self._fingerprint, self.path = fingerprint, str(target)
+        return target
+
+    def _write_files(self, directory: Path) -> list[dict[str, Any]]:
+        """Write everything but the manifest; return path, bytes and sha256 of each file, sorted by path."""
+        _write_bytes(directory / "profile.json", canonical(self._profile) + b"\n")
+        _write_arrow(self.sample, directory / "sample.arrow")
+        for name in sorted(self._arrays):
+            path = directory / f"{name}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as out:
+                np.lib.format.write_array(out, np.ascontiguousarray(self._arrays[name]), allow_pickle=False)
+        self.tokenizer.save(directory / "tokenizer")
+        paths = sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file())
+        return [{"path": p, "bytes": (directory / p).stat().st_size, "sha256": _sha256(directory / p)} for p in paths]
+
+
+# --------------------------------------------------------------------------------------------------------- fit
+
+
+def fit(
+    frame: pl.DataFrame,
+    *,
+    tokenizer: Tokenizer,
+    counts: dict[str, Any] | None = None,
+    recipe: dict[str, Any] | None = None,
+    template: str | None = None,
+    embedder: Any = "lsa",
+    weight: str = "rows",
+    seed: int = 0,
+    n_clusters: int = regions.N_CLUSTERS,
+    label: Callable[..., Any] | None = None,
+    groups: NDArray[np.int64] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Reference:
+    """Fit the profile of a mix on its sampled rows.
+
+    Parameters
+    ----------
+    frame : rows of the mix in the one schema of frames (see `frames.py`); at least one.
+    tokenizer : of the target model; all ids are those of the encoded openings and responses.
+    counts, recipe : kept and saved as they are (JSON); `counts["sources"]`, where it lists `source, rows,
+        supervised_tokens` of the whole mix, makes the shares of sources exact.
+    weight : "rows" or "tokens" (supervised tokens): what the shares represent.
+    label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`; None calls every row "other".
+    groups : near-duplicate group of each row, int64 (n,); found by `leakage.near_duplicate_groups` where None.
+
+    Raises InputError for a frame without rows or without weight, UsageError for an unknown weight or embedder.
+    """
+    import polars as pl
+
+    if weight not in WEIGHTS:
+        raise UsageError(f"weight {weight!r} is unknown", hint="known: rows, tokens")
+    if n_clusters < 1:
+        raise UsageError(f"n_clusters is {n_clusters}", hint="pass 1 or more; 16 is what scores are calibrated for")
+    if not len(frame):
+        raise InputError(
+            "the sample of the training mix holds no rows", hint="run `promptkit inspect` on the directory"
+        )
+    say = progress or (lambda stage, done, total: None)
+    model = embedders.embedder(embedder, threads=threads)
+    texts = frame["text"].to_list()
+    weights = _weights(frame, weight)
+    ids = tokenizer.encode_batch(texts, threads=threads)
+
+    say("group near-duplicates", 0, len(texts))
+    if groups is None:
+        from promptkit.leakage import near_duplicate_groups  # upstairs; a caller who has them passes `groups`
+
+        groups = near_duplicate_groups(texts)
+    units = np.asarray(groups, dtype=np.int64)
+    folds = folds_by_unit(units, seed=seed)
+    in_fit = folds != 0 if folds.max(initial=-1) == 0 else np.ones(len(texts), dtype=bool)
+
+    say("embed", 0, len(texts))
+    encode_ids = tokenizer.encode_batch
+    if model is embedders.Lsa:
+        model = embedders.Lsa.fit([ids[i] for i in np.flatnonzero(in_fit)], encode_ids, seed=seed)
+    X = model.transform(ids) if isinstance(model, embedders.Lsa) else embedders.embed(model, texts)
+    centroids = regions.fit(X[in_fit], n_clusters=n_clusters, rng=seed)
+    cluster = regions.assign(X, centroids)
+
+    say("label", 0, len(texts))
+    domain, unsure = _labels(frame, texts, label)
+    sample = frame.with_columns(
+        pl.Series("domain", domain, dtype=pl.String),
+        pl.Series("unsure", unsure, dtype=pl.Boolean),
+        pl.Series("cluster", cluster),
+        pl.Series("unit", units),
+        pl.Series("heldout", folds >= 0 if folds.max(initial=-1) >= 0 else np.ones(len(texts), dtype=bool)),
+        pl.Series("weight", weights),
+    )
+
+    say("fit prompts", 0, len(texts))
+    shared: Any = {"centroids": centroids, "n_vocab": tokenizer.n_vocab, "threads": threads}
+    everyone = np.arange(len(texts), dtype=np.int64)
+    prompts = View.fit(ids, rows=everyone, folds=folds, units=units, clusters=cluster, **shared)
+    answers = frame["response_text"].to_list()
+    answered = np.array([i for i, a in enumerate(answers) if a and a.strip()], dtype=np.int64)
+    responses = None
+    if len(answered) >= MIN_ROWS:
+        say("fit responses", 0, len(answered))
+        answer_ids = tokenizer.encode_batch([answers[i] for i in answered], threads=threads)
+        responses = View.fit(
+            answer_ids,
+            rows=answered,
+            folds=_refold(folds[answered], units[answered], seed),
+            units=units[answered],
+            clusters=cluster[answered],
+            **shared,
+        )
+
+    order, hashes = _sorted_hashes(texts)
+    arrays: dict[str, NDArray[Any]] = {
+        "vectors": X,
+        "centroids": centroids,
+        "units": units,
+        "sketches": _sketches(texts),
+    }
+    arrays |= {"text_hashes": hashes, "text_rows": order}
+    arrays |= _view_arrays("prompts", prompts)
+    if responses:
+        arrays |= _view_arrays("responses", responses)
+    if isinstance(model, embedders.Lsa):
+        arrays |= {f"lsa/{name}": a for name, a in model.arrays().items()}
+    n_total = _n_rows(counts, len(frame))
+    profile = {
+        "recipe": recipe or {},
+        "counts": counts or {},
+        "seed": seed,
+        "weight": weight,
+        "template": template,
+        "embedder": embedders.identity(model),
+        "embedder_is_name": isinstance(embedder, str),
+        "n_prompt_models": len(prompts.profiles),
+        "n_response_models": len(responses.profiles) if responses else 0,
+        "clusters": _cluster_table(X, centroids, cluster, units, texts, domain, weights, n_total),
+        "domains": _shares("domain", np.array(domain, dtype=object), weights, n_total),
+        "sources": _source_table(frame["source"].to_list(), weights, n_total, counts, weight),
+    }
+    profile = json.loads(canonical(profile))  # what is in memory is what a file would hold
+    say("fitted", len(texts), len(texts))
+    given = None if isinstance(embedder, str) else embedder
+    return Reference(arrays=arrays, profile=profile, sample=lambda: sample, tokenizer=lambda: tokenizer, embedder=given)
+
+
+def _weights(frame: pl.DataFrame, weight: str) -> NDArray[np.float64]:
+    if weight == "rows":
+        return np.ones(len(frame))
+    weights = frame["n_supervised_tokens"].fill_null(0).to_numpy().astype(np.float64)
+    if not weights.sum():
+        raise InputError("no row of the mix has supervised tokens to weigh it by", hint='use weight="rows"')
+    return weights
+
+
+def _labels(frame: pl.DataFrame, texts: list[str], label: Callable[..., Any] | None) -> tuple[list[str], list[bool]]:
+    if label is None:
+        return ["other"] * len(texts), [True] * len(texts)
+    messages = [json.loads(m) for m in frame["messages"]]
+    tools = [json.loads(t) if t else None for t in frame["tools"]]
+    found = label(texts, messages=messages, tools=tools)
+    return [str(x.domain) for x in found], [bool(x.unsure) for x in found]
+
+
+def _refold(folds: NDArray[np.int64], units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Return the folds of the rows with an answer: a row is held out as a whole where enough of them are, else anew."""
+    inherited = folds.max(initial=-1) == 0 and int((folds == 0).sum()) >= MIN_HELDOUT
+    return folds if inherited else folds_by_unit(units, seed=seed)
+
+
+# ------------------------------------------------------------------------------------------------------ tables
+
+
+def _shares(what: str, values: NDArray[Any], weights: NDArray[np.float64], n_total: int | None) -> list[dict[str, Any]]:
+    """Return share and standard error of each value, the largest first.
+
+    Ratio estimator (Cochran 1977, section 2.11): se = sqrt(sum w^2 (y - p)^2) / sum w, times sqrt(1 - n / N) where the
+    sample is a good part of the mix of N rows.
+    """
+    total, n = float(weights.sum()), len(values)
+    rest = np.sqrt(max(0.0, 1.0 - n / n_total)) if n_total else 1.0
+    found = []
+    for value in sorted(set(values.tolist())):
+        own = values == value
+        share = float(weights[own].sum()) / total
+        stderr = float(np.sqrt(np.sum(weights**2 * (own - share) ** 2))) / total * rest
+        found.append({what: value, "share": round(share, 9), "stderr": round(stderr, 9), "rows": int(own.sum())})
+    return sorted(found, key=lambda row: (-row["share"], row[what]))
+
+
+def _cluster_table(
+    X: NDArray[np.float32],
+    centroids: NDArray[np.float32],
+    cluster: NDArray[np.int64],
+    units: NDArray[np.int64],
+    texts: list[str],
+    domain: list[str],
+    weights: NDArray[np.float64],
+    n_total: int | None,
+) -> list[dict[str, Any]]:
+    k = len(centroids)
+    names = regions.names(texts, cluster, k)
+    nearest = regions.nearest_rows(X, cluster, centroids, units=units, n=3)
+    shares = {row["cluster"]: row for row in _shares("cluster", cluster, weights, n_total)}
+    table = []
+    for c in range(k):
+        mass: dict[str, float] = {}
+        for i in np.flatnonzero(cluster == c):
+            mass[domain[i]] = mass.get(domain[i], 0.0) + weights[i] + 1e-9  # weightless rows still have a domain
+        row = shares.get(c, {"cluster": c, "share": 0.0, "stderr": 0.0, "rows": 0})
+        examples = [re.sub(r"\s+", " ", texts[i])[:_EXAMPLE_CHARACTERS] for i in nearest[c]]
+        main = min(mass, key=lambda d: (-mass[d], d)) if mass else "other"
+        table.append({**row, "name": names[c], "domain": main, "examples": examples})
+    return table
+
+
+def _source_table(
+    sources: list[str], weights: NDArray[np.float64], n_total: int | None, counts: dict[str, Any] | None, weight: str
+) -> list[dict[str, Any]]:
+    """Return the shares of the sources: counted in the whole mix where `counts` tells, else estimated."""
+    key = "rows" if weight == "rows" else "supervised_tokens"
+    listed = _listed_sources(counts)
+    total = sum(s.get(key) or 0 for s in listed)
+    if not total:
+        return _shares("source", np.array(sources, dtype=object), weights, n_total)
+    table = [
+        {"source": s["source"], "share": round((s.get(key) or 0) / total, 9), "stderr": 0.0, "rows": s.get("rows") or 0}
+        for s in listed
+    ]
+    return sorted(table, key=lambda row: (-row["share"], row["source"]))
+
+
+def _listed_sources(counts: dict[str, Any] | None) -> list[dict[str, Any]]:
+    listed = (counts or {}).get("sources") or []
+    return [s for s in listed if isinstance(s, dict) and "source" in s] if isinstance(listed, list) else []
+
+
+def _n_rows(counts: dict[str, Any] | None, n: int) -> int | None:
+    total = sum(s.get("rows") or 0 for s in _listed_sources(counts))
+    return total if total >= n else None
+
+
+def _table(table: list[dict[str, Any]], /, **columns: type) -> pl.DataFrame:
+    import polars as pl
+
+    kinds = {int: pl.Int64, float: pl.Float64, str: pl.String}
+    schema: dict[str, Any] = {name: kinds[kind] for name, kind in columns.items()}
+    if "cluster" in schema:
+        schema["examples"] = pl.List(pl.String)
+    return pl.DataFrame({name: [row[name] for row in table] for name in schema}, schema=schema)
+
+
+# ------------------------------------------------------------------------------------------------ finding twins
+
+
+def _text_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
+    from promptkit.leakage import normalise
+
+    digests = (hashlib.blake2b(normalise(t).encode("utf-8", "surrogatepass"), digest_size=8).digest() for t in texts)
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def _sorted_hashes(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    hashes = _text_hashes(texts)
+    order = np.argsort(hashes, kind="stable").astype(np.int64)
+    return order, hashes[order]
+
+
+def _gram_sets(texts: Sequence[str]) -> list[NDArray[np.uint64]]:
+    """Return the sorted distinct hashes of each text's word 5-grams, as `leakage` defines them."""
+    from promptkit import leakage
+
+    return list(leakage._gram_sets(texts, leakage.GRAM))
+
+
+def _sketches(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """Return the 64 smallest gram hashes of each text (n, 64), the rest filled with the largest number."""
+    sketches = np.full((len(texts), _SKETCH), np.iinfo(np.uint64).max, dtype=np.uint64)
+    for row, grams in zip(sketches, _gram_sets(texts), strict=True):
+        row[: len(grams)] = grams[:_SKETCH]
+    return sketches
+
+
+# ----------------------------------------------------------------------------------------------- load and files
+
+
+def load_reference(
+    path: str | Path, *, tokenizer: Tokenizer | None = None, embedder: Any = None, expect: str | None = None
+) -> Reference:
+    """Return the reference saved in `path`, every file's size and sha256 checked.
+
+    `expect` pins the fingerprint; `tokenizer` saves loading the stored one; `embedder` is needed again where the
+    reference was embedded with an object. Raises UsageError (no reference there), IntegrityError (a file differs).
+    """
+    root = Path(path)
+    if not (root / MANIFEST).is_file():
+        raise UsageError(
+            f"{root}: no reference there ({MANIFEST} is missing)",
+            hint="build one: promptkit build --from DIR, then pass its reference/ directory",
+        )
+    manifest = _read_json(root / MANIFEST)
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise IntegrityError(
+            f"{root}: reference of format {version}, this promptkit reads {FORMAT_VERSION}",
+            hint="build the reference again, or use the promptkit that wrote it",
+        )
+    files = manifest.get("files") or []
+    _verify(root, files)
+    fingerprint = _fingerprint(files)
+    for wanted, whose in ((manifest.get("fingerprint"), "its manifest"), (expect, "what was expected")):
+        if wanted is not None and str(wanted).removeprefix("sha256:") != fingerprint:
+            raise IntegrityError(
+                f"{root}: fingerprint {fingerprint[:16]}… differs from {whose}, {str(wanted)[:24]}…",
+                hint="copy or build the reference again",
+            )
+    names = [f["path"].removesuffix(".npy") for f in files if f["path"].endswith(".npy")]
+    return Reference(
+        arrays=_Mapped(root, names),
+        profile=_read_json(root / "profile.json"),
+        sample=lambda: _read_arrow(root / "sample.arrow"),
+        tokenizer=lambda: tokenizer if tokenizer is not None else _load_tokenizer(root / "tokenizer"),
+        embedder=embedder,
+        fingerprint=fingerprint,
+        path=str(root),
+    )
+
+
+class _Mapped(Mapping[str, "NDArray[Any]"]):
+    """Arrays of a directory by name, mapped from disk when first asked for."""
+
+    def __init__(self, root: Path, names: list[str]) -> None:
+        self._root, self._names = root, names
+        self._open: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._open:
+            if name not in self._names:
+                raise KeyError(name)
+            path = self._root / f"{name}.npy"
+            try:
+                self._open[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+            except ValueError:  # an array without entries cannot be mapped
+                self._open[name] = np.load(path, allow_pickle=False)
+        return self._open[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Part(Mapping[str, "NDArray[Any]"]):
+    """The arrays whose names begin with `prefix/`, without the prefix; nothing is opened before it is used."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
+        self._arrays, self._prefix = arrays, prefix + "/"
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[self._prefix + name]
+
+    def __iter__(self) -> Any:
+        return (n.removeprefix(self._prefix) for n in self._arrays if n.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _view_arrays(name: str, view: View) -> dict[str, NDArray[Any]]:
+    found = {f"{name}/{key}": a for key, a in view.arrays().items()}
+    for f, profile in enumerate(view.profiles):
+        found |= {f"{name}/model_{f}/{key}": a for key, a in profile.arrays().items()}
+    return found
+
+
+def _view(arrays: Mapping[str, NDArray[Any]], name: str, n_models: int) -> View:
+    profiles = [LexicalProfile(_Part(arrays, f"{name}/model_{f}")) for f in range(n_models)]
+    return View(profiles, _Part(arrays, name))
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with open(path, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _write_arrow(sample: pl.DataFrame, path: Path) -> None:
+    """Write the sample as Arrow IPC whose bytes depend on the values alone.
+
+    Uncompressed, one batch, strings rebuilt and nulls zeroed: a polars frame's own buffers keep traces of how it was
+    made.
+    """
+    import polars as pl
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    for column in sample:
+        if column.dtype == pl.String:
+            columns[column.name] = pa.array(column.to_list(), pa.large_string())
+        else:
+            zero = False if column.dtype == pl.Boolean else 0
+            values, missing = column.fill_null(zero).to_numpy(), column.is_null().to_numpy()
+            columns[column.name] = pa.array(np.ascontiguousarray(values), mask=missing if missing.any() else None)
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+        out.write_table(table)
+
+
+def _read_arrow(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.read_ipc(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise IntegrityError(
+            f"{path}: not readable as JSON ({error})", hint="copy or build the reference again"
+        ) from error
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{path}: expected a JSON object", hint="copy or build the reference again")
+    return value
+
+
+def _load_tokenizer(directory: Path) -> Tokenizer:
+    from promptkit.tokenizers import load_tokenizer
+
+    return load_tokenizer(directory)
+
+
+def _verify(root: Path, files: list[dict[str, Any]]) -> None:
+    """Raise IntegrityError unless every listed file lies below `root` with the size and hash it was written with."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def problem(entry: dict[str, Any]) -> str | None:
+        name = str(entry.get("path", ""))
+        path = root / name
+        if not name or name.startswith("/") or ".." in Path(name).parts or path.is_symlink():
+            return f"{name!r} is not a plain path inside the reference"
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        if size != entry.get("bytes"):
+            return f"{name} has {size} bytes, expected {entry.get('bytes')}"
+        return None if _sha256(path) == entry.get("sha256") else f"{name} differs from its sha256"
+
+    with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter lock
+        problems = [p for p in pool.map(problem, files) if p]
+    if problems or not files:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise IntegrityError(
+            f"{root}: {problems[0] if problems else 'the manifest lists no files'}{more}",
+            hint="copy or build the reference again",
+        )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as data:
+        while block := data.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _fingerprint(files: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(canonical([[f["path"], f["sha256"]] for f in files])).hexdigest()
