@@ -1,0 +1,138 @@
+"""Which reader a file needs, told by its first bytes; the extension is asked last.
+
+read(path) -> Verdict(format="torch")                       a shard
+              Verdict(status="skipped", reason="not data")   an entry of the account
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from promptkit.readers.limits import packing, peek, unpack
+from promptkit.readers.pickles import Machine
+from promptkit.readers.records import BadFile, Limits
+
+HEAD = 512
+DATA_EXTENSIONS = frozenset(
+    "json jsonl ndjson traj parquet arrow feather ckpt pt pth pkl pickle safetensors npy npz bin idx mds ds tar h5 hdf5".split()
+)
+TORCH_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+# A JSON array begins with a value, a Markdown link does not.
+_JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:[\[{"\d-]|\]|$))')
+# Containers that hold data promptkit does not read: losing them is a failure, not a skip.
+_UNREAD = (
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (0, b"MMIDIDX\0\0", "a Megatron index"),
+    (0, b"TNTIDX\0\0", "a fairseq index"),
+    (0, b"\x89HDF\r\n\x1a\n", "HDF5"),
+    (0, b"GGUF", "GGUF"),
+    (257, b"ustar", "a tar archive (webdataset)"),
+    (0, b"\x80\xa6\x34\x01", "an llm.c token file"),
+    (0, b"\xe0\xdc\x34\x01", "an llm.c token file"),
+    (0, b"SQLite format 3\0", "an SQLite database"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    format: str = ""  # a key of READERS, or empty
+    status: Literal["skipped", "failed"] = "skipped"
+    reason: str = ""
+
+
+def unfinished(name: str, n_bytes: int) -> str | None:
+    """Return why a file is not looked into at all, told by name and size, or None."""
+    if n_bytes == 0 and not name.endswith(".lock"):
+        return "empty file"
+    if name.endswith(".lock"):
+        return "lock file"
+    if name.endswith((".tmp", ".incomplete", ".part")) or name.startswith("tmp"):
+        return "an unfinished write"
+    return None
+
+
+def detect(path: Path, limits: Limits) -> Verdict:
+    """Return the format of a regular file. Raises OSError where it cannot be opened."""
+    with open(path, "rb", buffering=0) as file:
+        head = file.read(HEAD)
+        kind = packing(head)
+        if kind is None:
+            return _detect(path, path.name, head, file)
+        rest = iter(lambda: file.read(1 << 14), b"")
+        name, suffix = path.name, kind
+        try:
+            inner, rest = peek(unpack(kind, _chain(head, rest), limits), HEAD)
+            name = name.removesuffix(f".{kind}").removesuffix(".bz2").removesuffix(".zstd")
+            if packing(inner) is not None:
+                inner, _ = peek(unpack(packing(inner) or "", rest, limits), HEAD)
+        except BadFile:
+            inner = b""  # cut within its first bytes: the reader will say so
+        verdict = _detect(path, name, inner, None)
+        if not verdict.format:
+            if not inner and _extension(name) in ("json", "jsonl", "ndjson"):
+                return Verdict(f"jsonl.{suffix}")
+            return verdict
+        if verdict.format in ("parquet", "arrow-file", "safetensors"):
+            return Verdict(status="failed", reason=f"{verdict.format} inside {suffix}: unpack it first")
+        return Verdict(f"{verdict.format}.{suffix}")
+
+
+def _chain(head: bytes, rest: object) -> object:
+    yield head
+    yield from rest  # type: ignore[misc]
+
+
+def _extension(name: str) -> str:
+    return name.rpartition(".")[2].lower() if "." in name else ""
+
+
+def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdict:
+    extension = _extension(name)
+    if head.startswith(b"PK\x03\x04"):
+        # whether torch wrote it is in its directory, at the end; the reader looks there
+        return (
+            Verdict("torch")
+            if extension not in ("npz", "zip", "docx", "xlsx")
+            else Verdict(
+                status="failed" if extension == "npz" else "skipped", reason=f"a ZIP archive (.{extension}), not read"
+            )
+        )
+    if head.startswith(b"\xff\xff\xff\xff"):
+        return Verdict("arrow-stream")
+    if head.startswith(b"ARROW1"):
+        return Verdict("arrow-file")
+    if head.startswith(b"PAR1"):
+        return Verdict("parquet")
+    if head.startswith(b"PARE"):
+        return Verdict(status="failed", reason="Parquet with an encrypted footer: decrypt it first")
+    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100_000_000:
+        return Verdict("safetensors")
+    for offset, magic, what in _UNREAD:
+        if head[offset : offset + len(magic)] == magic:
+            return Verdict(status="failed", reason=f"{what}: not read by this version, convert it to JSON lines")
+    if head.startswith(TORCH_LEGACY):
+        return Verdict(status="failed", reason="torch's format before 1.6: load it yourself and save it again")
+    if head[:1] == b"\x80" and head[1:2] in (b"\x00", b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"):
+        return Verdict(status="failed", reason=_pickle_reason(head, file))
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) and extension in ("json", "jsonl", "ndjson"):
+        return Verdict("jsonl")  # UTF-16: the reader refuses it and says how to convert it
+    if _JSON.match(head) or extension in ("json", "jsonl", "ndjson", "traj"):
+        return Verdict("jsonl")
+    if extension in DATA_EXTENSIONS:
+        return Verdict(status="failed", reason=f"named .{extension}, but its first bytes are those of no known format")
+    return Verdict(reason="not data")
+
+
+def _pickle_reason(head: bytes, file: io.FileIO | None) -> str:
+    """Say what a pickle would call, found without running it."""
+    more = file.read(1 << 22) if file is not None else b""
+    try:
+        Machine(head + more).run()
+    except BadFile as error:
+        if "refused" in str(error):
+            return str(error)
+    return "refused: a Python pickle, which can run code; save the rows as JSON lines, Parquet or safetensors"

@@ -1,0 +1,68 @@
+"""Parquet, row group by row group, only the columns that are needed.
+
+Page checksums are verified where the writer left some. A damaged row group loses its own rows, which the footer counts,
+and no others; a cut file has no footer and is lost whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from promptkit.readers.arrow import short
+from promptkit.readers.records import BadFile, Fault, Limits, Record
+from promptkit.readers.tables import records, wanted_columns
+
+BATCH = 512  # rows decoded at a time
+
+
+def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
+    """Yield the rows of one Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    errors = (pa.ArrowException, OSError, ValueError)
+    with open(path, "rb") as raw:
+        raw.seek(0, 2)
+        raw.seek(max(0, raw.tell() - 4))
+        tail = raw.read(4)
+        if tail == b"PARE":
+            raise BadFile("Parquet with an encrypted footer: decrypt it first")
+        if tail != b"PAR1":
+            raise BadFile("truncated Parquet: no footer, so nothing can be read")
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        n_groups = file.num_row_groups
+        columns = wanted_columns(file.schema_arrow)
+    except errors as error:
+        raise BadFile(f"damaged Parquet footer: {short(error)}") from error
+    with file:
+        row = 0
+        for group in range(n_groups):
+            n_rows = file.metadata.row_group(group).num_rows
+            done = 0
+            try:
+                _check_sizes(file.metadata.row_group(group), columns, limits)
+                for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False):
+                    yield from records(batch, row + done, limits)
+                    done += batch.num_rows
+            except errors as error:
+                if not 0 <= n_rows - done <= 10_000_000:
+                    raise BadFile(f"damaged Parquet: {short(error)}") from error
+                for lost in range(row + done, row + n_rows):
+                    yield Fault(lost, "failed", f"damaged Parquet row group: {short(error)}")
+            row += n_rows
+
+
+def _check_sizes(group: Any, columns: list[str], limits: Limits) -> None:
+    """Refuse a row group whose packed pages claim to be far larger than they are."""
+    for i in range(group.num_columns):
+        column = group.column(i)
+        if column.path_in_schema.split(".")[0] not in columns:
+            continue
+        packed, plain = column.total_compressed_size, column.total_uncompressed_size
+        if plain > max(16 << 20, limits.inflate_ratio * max(packed, 1)) or plain > limits.inflate_bytes:
+            raise BadFile(f"a column unpacks to more than {limits.inflate_ratio} times its size (--inflate-ratio)")
+        if column.num_values > max(group.num_rows, 1) * (limits.record_bytes // 8):
+            raise BadFile(f"records larger than {limits.record_bytes} bytes (--record-bytes)")

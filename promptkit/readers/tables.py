@@ -1,0 +1,115 @@
+"""Record batches -> Records, for Arrow and Parquet alike.
+
+Only the columns that a training row can need are touched. A column of lists of integers becomes one numpy array for
+the batch and a view per row; `list`, `large_list` and `fixed_size_list` of any integer width are equal, and so is a
+list nested once in another (SpecForge's map cache). Other columns become Python values, without the null keys that
+Arrow gives to every struct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
+from promptkit.readers.schemas import MESSAGES, VOCABULARY, WANTED, is_sample, some_keys, to_record
+from promptkit.readers.values import drop_nulls
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SLICE = 1024  # rows at a time: a batch of a million rows must not become a million Python objects
+
+
+def wanted_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns to read. Raises NoSamples where none is a training row's, BadFile where a name stands twice."""
+    names = list(schema.names)
+    if not is_sample(dict.fromkeys(names)):
+        raise NoSamples(not_samples(names))
+    wanted = [n for n in names if n in WANTED]
+    if len(set(wanted)) != len(wanted):
+        raise BadFile("a column name stands twice")
+    return wanted
+
+
+def not_samples(keys: Iterable[Any]) -> str:
+    """Return the reason for a file of unknown fields."""
+    keys = list(keys)
+    return "vocabulary mapping, not samples" if set(VOCABULARY) & set(keys) else f"not samples: {some_keys(keys)}"
+
+
+def records(batch: pa.RecordBatch, first_row: int, limits: Limits) -> Iterator[Record | Fault]:
+    """Yield the rows of a batch that holds wanted columns only. Raises ArrowInvalid where its offsets lie."""
+    batch.validate(full=True)
+    for start in range(0, batch.num_rows, SLICE):
+        part = batch.slice(start, SLICE)
+        columns = {name: _values(part.column(i)) for i, name in enumerate(part.schema.names)}
+        for i in range(part.num_rows):
+            row = first_row + start + i
+            fields = {name: values[i] for name, values in columns.items()}
+            try:
+                yield to_record(row, fields, limits)
+            except BadRow as error:
+                yield Fault(row, error.status, str(error))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    lists = _number_lists(column)
+    if lists is not None:
+        return lists
+    values: list[Any] = column.to_pylist()
+    return [drop_messages(v) for v in values] if _is_list(column.type) else values
+
+
+def drop_messages(value: Any) -> Any:
+    """Return a list of structs without their null keys."""
+    return drop_nulls(value) if isinstance(value, list) else value
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _number_lists(column: pa.Array) -> list[Any] | None:
+    """Return a numpy view per row (None for null), or None where the column does not hold lists of numbers."""
+    import pyarrow as pa
+
+    if not _is_list(column.type):
+        return None
+    if pa.types.is_fixed_size_list(column.type):
+        width = column.type.list_size
+        column = pa.array([None], column.type).slice(1) if not len(column) else column
+        edges = np.arange(column.offset, column.offset + len(column) + 1, dtype=np.int64) * width
+    else:
+        edges = column.offsets.to_numpy().astype(np.int64)
+    first, last = int(edges[0]), int(edges[-1])
+    child = column.values.slice(first, last - first)
+    inner: Any
+    if _is_list(child.type):
+        inner = _number_lists(child)
+        if inner is None:
+            return None
+    else:
+        kind = child.type
+        if (
+            not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+            or child.null_count
+        ):
+            return None
+        inner = child.to_numpy(zero_copy_only=False)
+        if inner.dtype.kind in "iu" and inner.dtype != np.uint64:
+            inner = inner.astype(np.int64, copy=False)
+    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+    edges = (edges - first).tolist()
+    return [
+        inner[a:b] if valid is None or valid[i] else None
+        for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+    ]
