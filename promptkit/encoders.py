@@ -1,0 +1,185 @@
+"""How ordinary text becomes ids: by byte-pair ranks, by a tokenizer.json, or by hashing words.
+
+No encoder knows a special token, so that no text can produce one, whatever it quotes. Text without any break is split
+as Kimi's own code does it, because a piece without a break costs the merge loop time in the square of its length.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptkit.errors import InputError, UsageError
+
+Ids = NDArray[np.int32]
+
+WORDS_VOCAB = 1 << 20
+
+# How text is cut into pieces before the merges: one regular expression per family (Rust syntax, for tiktoken).
+
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LEAD = r"[^\r\n\p{L}\p{N}]?"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_UP, _LOW = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_NOT_HAN = r"&&[^\p{Han}]]"
+
+
+def _cased(up: str, low: str) -> str:
+    """Words in which capitals come first: `up`* `low`+ or `up`+ `low`*, each with an English contraction."""
+    return rf"{_LEAD}{up}*{low}+{_CONTRACTION}?|{_LEAD}{up}+{low}*{_CONTRACTION}?"
+
+
+PATTERNS = {
+    "kimi": rf"\p{{Han}}+|{_cased(_UP[:-1] + _NOT_HAN, _LOW[:-1] + _NOT_HAN)}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",
+    "qwen": rf"{_CONTRACTION}|{_LEAD}\p{{L}}+|\p{{N}}|{_SYMBOLS}|{_SPACES}",
+    "cl100k": rf"{_CONTRACTION}|{_LEAD}\p{{L}}+|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",
+    "o200k": rf"{_cased(_UP, _LOW)}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
+    "r50k": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+}
+
+
+class Encoder:
+    """What all encoders share; `identity` is (kind, detail) and part of the tokenizer's own identity."""
+
+    identity: tuple[str, str] = ("none", "")
+    releases_the_lock = False
+
+    def encode(self, text: str) -> Ids:
+        raise UsageError(f"this tokenizer can decode only ({self.identity[1]})", hint="give tokenizer.json as well")
+
+    def ready(self) -> None:
+        """Build what is built on first use, before threads would build it twice."""
+
+    def files(self) -> dict[str, bytes]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_built"}
+
+
+class RankEncoder(Encoder):
+    """Byte-pair merges in rank order, by tiktoken; `pattern` is a key of PATTERNS or a regular expression."""
+
+    releases_the_lock = True
+
+    def __init__(self, ranks: dict[bytes, int], pattern: str) -> None:
+        self.ranks = ranks
+        self.pattern = pattern
+        self.identity = ("ranks", pattern)
+
+    def ready(self) -> None:
+        if "_built" not in self.__dict__:
+            import tiktoken
+
+            lacking = [b for b in range(256) if bytes([b]) not in self.ranks]
+            if lacking:  # tiktoken would panic in the middle of a text
+                raise InputError(
+                    f"tokenizer table: {len(lacking)} of the 256 single bytes are missing, the first is {lacking[0]}",
+                    hint="it can decode but not encode; use the model's own tiktoken.model",
+                )
+            self._built = tiktoken.Encoding(
+                "promptkit", pat_str=PATTERNS.get(self.pattern, self.pattern), mergeable_ranks=self.ranks,
+                special_tokens={},
+            )  # fmt: skip
+
+    def encode(self, text: str) -> Ids:
+        self.ready()
+        if self.pattern == "qwen":  # as Qwen's own tokenizer does
+            text = unicodedata.normalize("NFC", text)
+        encode = self._built.encode_ordinary
+        parts = [np.array(encode(piece), np.int32) for piece in split_long(text)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def files(self) -> dict[str, bytes]:
+        lines = sorted(self.ranks.items(), key=lambda item: item[1])
+        return {"tiktoken.model": b"".join(b"%s %d\n" % (base64.b64encode(t), r) for t, r in lines)}
+
+
+class JsonEncoder(Encoder):
+    """Hugging Face `tokenizers` over a tokenizer.json without its added tokens, so that none is ever produced."""
+
+    def __init__(self, source: dict[str, Any]) -> None:
+        self.source = source
+        # The table and the specials are hashed by the tokenizer; what is left decides how text is cut.
+        rest = {k: source.get(k) for k in ("normalizer", "pre_tokenizer", "decoder")}
+        rest["merges"] = (source.get("model") or {}).get("merges")
+        self.identity = ("json", hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16])
+
+    def ready(self) -> None:
+        if "_built" not in self.__dict__:
+            from tokenizers import Tokenizer as Backend
+
+            plain = {**self.source, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+            try:
+                self._built = Backend.from_str(json.dumps(plain))
+            except Exception as error:  # the library raises bare Exception
+                raise InputError(f"tokenizer.json: the tokenizers library refuses it: {error}") from error
+
+    def encode(self, text: str) -> Ids:
+        self.ready()
+        text = whole(text)
+        parts = [np.array(self._built.encode(p, add_special_tokens=False).ids, np.int32) for p in split_long(text)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def files(self) -> dict[str, bytes]:
+        return {"tokenizer.json": json.dumps(self.source, ensure_ascii=False, separators=(",", ":")).encode("utf-8")}
+
+
+# Chinese and Japanese have no spaces: each character is a word there.
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
+
+
+class WordEncoder(Encoder):
+    """Words and symbols, each hashed to one of 2^20 ids; white space is dropped."""
+
+    identity = ("words", str(WORDS_VOCAB))
+
+    def encode(self, text: str) -> Ids:
+        return np.array([word_id(word) for word in _WORD.findall(whole(text))], np.int32)
+
+
+@lru_cache(maxsize=1 << 16)
+def word_id(word: str) -> int:
+    """Return the id of one word: blake2b of its UTF-8, modulo 2^20 (Python's own hash differs in each process)."""
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8"), digest_size=8).digest(), "big") % WORDS_VOCAB
+
+
+def whole(text: str) -> str:
+    """Return the text with lone surrogates as U+FFFD; they cannot be written as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+CHUNK, RUN = 400_000, 25_000  # Kimi's own limits, in characters
+_RUNS = re.compile(r"\S+|\s+")
+
+
+def split_long(text: str) -> Iterator[str]:
+    """Yield the text in parts of at most CHUNK characters, cut inside runs of RUN characters without (or all) space.
+
+    A piece without any break costs the merge loop time in the square of its length.
+    """
+    if len(text) <= RUN:
+        yield text
+        return
+    for begin in range(0, len(text), CHUNK):
+        part, start = text[begin : begin + CHUNK], 0
+        for run in _RUNS.finditer(part):
+            for cut in range(run.start() + RUN, run.end(), RUN):
+                yield part[start:cut]
+                start = cut
+        yield part[start:]
