@@ -1,0 +1,568 @@
+"""Open a training directory and read it once, in units of work that merge exactly.
+
+    root -> Opened (shards, tokenizer, template, evidence) -> units -> Summary -> Summary
+            open_directory                                     summarise  merge
+
+The unit of work is one big shard or a batch of small files. A pure function turns it into a small summary: integer
+counts, the account of its files, and the k rows with the smallest blake2b(seed, shard, row). Counts and bottom-k
+samples merge exactly in any order, so one process, a pool and a cluster give the same bytes. The hash is of the place
+and not of the text, so that repeated prompts keep their weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from promptkit import readers
+from promptkit.conversation import Conversation, response_text
+from promptkit.errors import InputError
+
+if TYPE_CHECKING:
+    from promptkit.tokenizers import Tokenizer
+
+Progress = Callable[[str, int, "int | None"], None]
+
+UNIT_BYTES = 64 << 20  # a batch of small files; a bigger shard is a unit of its own
+UNIT_FILES = 256
+PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source, for the evidence of tokenizer and template
+MAX_UNKNOWN_IDS = 0.001  # share of ids outside the table above which a file contradicts the tokenizer
+TRIES = 2  # of a unit whose worker died
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a worker must know; cheap to pickle."""
+
+    root: str
+    seed: int
+    sample_size: int
+    template: str | None
+    limits: readers.Limits
+    encode_text: bool  # count the tokens of rows that hold text and no ids
+    merge_prefixes: bool
+
+
+@dataclass
+class Row:
+    """A sampled row: where it stands, its priority, and what was stored."""
+
+    priority: bytes
+    shard: int  # index in the natural order of shards
+    record: readers.Record
+
+
+@dataclass
+class Summary:
+    """What one unit amounts to. Merging two is adding counts and keeping the smaller priorities."""
+
+    sources: dict[str, Counter[str]] = field(default_factory=dict)
+    lengths: dict[str, Counter[int]] = field(default_factory=dict)  # source -> bit length of the token count -> rows
+    account: dict[int, readers.FileAccount] = field(default_factory=dict)  # shard index -> account
+    sample: list[Row] = field(default_factory=list)
+
+    def merge(self, other: Summary, sample_size: int) -> None:
+        """Add `other` to this summary; the order of merging does not matter."""
+        for mine, theirs in ((self.sources, other.sources), (self.lengths, other.lengths)):
+            for source, counts in theirs.items():
+                mine.setdefault(source, Counter()).update(counts)  # type: ignore[attr-defined]
+        self.account.update(other.account)
+        self.sample = heapq.nsmallest(sample_size, [*self.sample, *other.sample], key=lambda r: r.priority)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A directory that was looked at: its shards, the tokenizer and template found, and why."""
+
+    tree: readers.Tree
+    tokenizer: Tokenizer | None
+    template: str | None
+    evidence: list[str]
+    shards: list[readers.Shard]
+
+
+# -------------------------------------------------------------------------------------- opening
+
+
+def open_directory(
+    root: str | os.PathLike[str],
+    *,
+    tokenizer: str | None = None,
+    template: str | None = None,
+    limits: readers.Limits | None = None,
+) -> Opened:
+    """Find the shards, the tokenizer and the chat template of a directory, with the evidence for each.
+
+    Raises InputError if there is no shard, if shards hold ids and no tokenizer is found, or if the evidence
+    contradicts the tokenizer. A template that the user names wins.
+    """
+    from promptkit import templates, tokenizers
+    from promptkit.registry import resolve
+
+    limits = limits or readers.Limits()
+    if template is not None:
+        resolve("template", template, templates.TEMPLATES)
+    root = Path(root)
+    tree = readers.find_shards(root, limits=limits)
+    if not tree.shards:
+        raise InputError(f"{root}: no training shards found", hint=_found(tree.account))
+    samples, has_ids, faults = _probe(tree, limits)
+    found = tokenizers.find_tokenizer(root, tree.tokenizer_dirs, tokenizer)
+    if found is None and has_ids:
+        raise InputError(
+            f"{root}: the shards hold token ids and no tokenizer lies beside them",
+            hint="pass --tokenizer with a model directory, a tiktoken.model, tokenizer.json or a cached tiktoken name",
+        )
+    evidence: list[str] = []
+    if found is None:
+        found = tokenizers.load_tokenizer("words")
+        evidence.append("no shard holds token ids and no tokenizer was given: text is split into words and symbols")
+    elif samples:
+        seen = templates.detect(samples, found)
+        evidence += seen.lines
+        if not seen.tokenizer_ok:
+            raise InputError(
+                f"tokenizer {found.name} does not fit these shards: {seen.reason}\n  " + "\n  ".join(seen.lines),
+                hint="pass the target model's own tokenizer with --tokenizer",
+            )
+        template = template or seen.template
+    if template is None and samples:
+        evidence.append("no known chat template fits: turns are taken from loss-mask runs, else one block a row")
+    evidence += faults
+    return Opened(tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards)
+
+
+def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[list[tuple[Any, Any]], bool, list[str]]:
+    """Read a few rows of a few shards of each source: (ids, mask) pairs, whether ids occur, remarks."""
+    by_source: dict[str, list[readers.Shard]] = {}
+    for shard in tree.shards:
+        by_source.setdefault(shard.source, []).append(shard)
+    samples: list[tuple[Any, Any]] = []
+    remarks: list[str] = []
+    has_ids = False
+    for source, shards in by_source.items():
+        step = max(1, len(shards) // PROBE_SHARDS)
+        for shard in shards[::step][:PROBE_SHARDS]:
+            n = 0
+            for item in readers.read(Path(tree.root), shard, limits=limits):
+                if isinstance(item, readers.Record):
+                    n += 1
+                    if item.ids is not None:
+                        has_ids = True
+                        samples.append((item.ids, item.mask))
+                if n == PROBE_ROWS:
+                    break
+        del source
+    return samples, has_ids, remarks
+
+
+def _found(account: Sequence[readers.FileAccount]) -> str:
+    """List what a directory held instead of shards."""
+    if not account:
+        return "the directory holds no file at all; check the path"
+    shown = [f"{a.path}: {a.status} ({a.reason})" for a in account[:8]]
+    more = f"\n    and {len(account) - 8} more" if len(account) > 8 else ""
+    return (
+        "found instead:\n    "
+        + "\n    ".join(shown)
+        + more
+        + "\n  give a directory of .jsonl, .arrow, .parquet, .ckpt ..."
+    )
+
+
+# -------------------------------------------------------------------------------------- reading
+
+
+def units(shards: Sequence[readers.Shard]) -> list[list[int]]:
+    """Group shard indices into units of work: a big shard alone, small neighbours together."""
+    out: list[list[int]] = []
+    size = UNIT_BYTES
+    for i, shard in enumerate(shards):
+        if size + shard.n_bytes > UNIT_BYTES or len(out[-1]) >= UNIT_FILES:
+            out.append([])
+            size = 0
+        out[-1].append(i)
+        size += shard.n_bytes
+    return out
+
+
+def collect(
+    opened: Opened,
+    *,
+    sample_size: int,
+    seed: int,
+    processes: int | None = None,
+    limits: readers.Limits | None = None,
+    merge_prefixes: bool = False,
+    progress: Progress | None = None,
+) -> Summary:
+    """Read every row once; return exact counts, the account and the bottom-k sample. Raises InputError at zero rows."""
+    plan = plan_for(opened, sample_size, seed, limits, merge_prefixes)
+    total = Summary()
+    for _, part in run(summarise, opened, plan, processes, progress, "read"):
+        total.merge(part, sample_size)
+    refuse_nothing(opened, total)
+    return total
+
+
+def summarise(unit: list[int], shards: list[readers.Shard], plan: Plan, tokenizer: Tokenizer | None) -> Summary:
+    """Read the shards `unit` (indices) and return their summary. Pure: no state is kept, nothing is written."""
+    total = Summary()
+    for index, shard in zip(unit, shards, strict=True):
+        part = stable(lambda i=index, s=shard: _summarise_shard(i, s, plan, tokenizer), plan, shard, index)  # type: ignore[misc]
+        total.merge(part, plan.sample_size)
+    return total
+
+
+def _summarise_shard(index: int, shard: readers.Shard, plan: Plan, tokenizer: Tokenizer | None) -> Summary:
+    out = Summary()
+    counts = out.sources.setdefault(shard.source, Counter())
+    lengths = out.lengths.setdefault(shard.source, Counter())
+    sample: list[Row] = []
+    bound = b"\xff" * 16
+    for record in rows_of(index, shard, plan, tokenizer, out):
+        n = count_row(record, tokenizer, plan, counts)
+        lengths[n.bit_length()] += 1
+        priority = row_priority(plan.seed, shard.path, record.row)
+        if priority < bound:
+            sample.append(Row(priority, index, _packed(record)))
+            if len(sample) >= 2 * plan.sample_size + 1024:
+                sample = heapq.nsmallest(plan.sample_size, sample, key=lambda r: r.priority)
+                bound = sample[-1].priority
+    out.sample = heapq.nsmallest(plan.sample_size, sample, key=lambda r: r.priority)
+    return out
+
+
+def row_priority(seed: int, shard: str, row: int) -> bytes:
+    """Return the 16 bytes by which rows are drawn: blake2b of seed, relative shard path and row number."""
+    key = f"{seed}\0{shard}\0{row}".encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+def rows_of(
+    index: int, shard: readers.Shard, plan: Plan, tokenizer: Tokenizer | None, out: Summary
+) -> Iterator[readers.Record]:
+    """Yield the good rows of a shard, padding off; write its account into `out`.
+
+    With `merge_prefixes`, a row whose ids begin the next row's is skipped: trainers that store one row per assistant
+    turn would otherwise count a conversation of k turns k times.
+    """
+    from promptkit import templates
+
+    entry = readers.FileAccount(path=shard.path, status="read", reason="", rows=0, rows_skipped=0, rows_failed=0)
+    reasons: Counter[str] = Counter()
+    held: readers.Record | None = None
+    n_ids = n_unknown = 0
+
+    def good(record: readers.Record) -> readers.Record:
+        entry.rows += 1
+        return record
+
+    for item in readers.read(Path(plan.root), shard, limits=plan.limits):
+        if isinstance(item, readers.Fault):
+            if item.row is None:
+                entry.status, entry.reason = item.status, item.reason
+            elif item.status == "failed":
+                entry.rows_failed += 1
+                reasons[item.reason] += 1
+            else:
+                entry.rows_skipped += 1
+                reasons[item.reason] += 1
+            continue
+        record = item
+        if record.ids is not None and tokenizer is not None:
+            ids, mask = templates.trim(record.ids, record.mask, record.attention, tokenizer, plan.template)
+            record = replace(record, ids=ids, mask=mask, attention=None)
+            unknown = int(len(ids) - tokenizer.known(ids).sum())
+            n_ids, n_unknown = n_ids + len(ids), n_unknown + unknown
+            if unknown:
+                reasons["id outside the tokenizer: row kept and marked"] += 1
+        if plan.merge_prefixes and held is not None:
+            if _begins(held, record):
+                entry.rows_skipped += 1
+                reasons[f"prefix of row {record.row}"] += 1
+            else:
+                yield good(held)
+            held = record
+        elif plan.merge_prefixes:
+            held = record
+        else:
+            yield good(record)
+    if held is not None:
+        yield good(held)
+    if n_unknown > MAX_UNKNOWN_IDS * n_ids:
+        entry.status = "failed"
+        entry.reason = f"{n_unknown} of {n_ids} ids are not in the tokenizer: another tokenizer wrote this file?"
+    entry.row_reasons = dict(sorted(reasons.items()))
+    if entry.status == "read" and not entry.rows and not entry.rows_failed and not entry.rows_skipped:
+        entry.status, entry.reason = "skipped", "holds no row"
+    out.account[index] = entry
+
+
+def _begins(shorter: readers.Record, longer: readers.Record) -> bool:
+    from promptkit import templates
+
+    if shorter.ids is not None and longer.ids is not None:
+        return templates.is_growing_prefix(shorter.ids, longer.ids)
+    if shorter.messages and longer.messages and len(shorter.messages) < len(longer.messages):
+        return shorter.messages == longer.messages[: len(shorter.messages)]
+    return False
+
+
+def count_row(record: readers.Record, tokenizer: Tokenizer | None, plan: Plan, counts: Counter[str]) -> int:
+    """Add one row to the counts; return its length in tokens.
+
+    `tokens` and `supervised_tokens` count stored ids. Rows of text have none; what they would be with this tokenizer
+    is counted apart, as `text_tokens` and `text_supervised_tokens`, for the shares by tokens.
+    """
+    counts["rows"] += 1
+    if record.ids is not None:
+        counts["tokens"] += len(record.ids)
+        if record.mask is not None:
+            counts["supervised_tokens"] += int(record.mask.sum())
+        return len(record.ids)
+    counts["text_rows"] += 1
+    if tokenizer is None or not plan.encode_text:
+        return 0
+    conversation = recover(record, tokenizer, plan.template)
+    n = sum(len(i) for i in tokenizer.encode_batch([m["content"] for m in conversation.messages]))
+    counts["text_tokens"] += n
+    counts["text_supervised_tokens"] += len(tokenizer.encode(response_text(conversation.messages)))
+    return n
+
+
+def _packed(record: readers.Record) -> readers.Record:
+    """Return a copy that owns narrow arrays, not views that would keep a whole batch alive."""
+    import numpy as np
+
+    if record.ids is None:
+        return record
+    mask = None if record.mask is None else np.array(record.mask, bool)
+    return replace(record, ids=np.array(record.ids, np.int64 if _wide(record.ids) else np.int32), mask=mask)
+
+
+def _wide(ids: Any) -> bool:
+    return bool(len(ids)) and (int(ids.max()) >= 1 << 31 or int(ids.min()) < -(1 << 31))
+
+
+def stable(work: Callable[[], Summary], plan: Plan, shard: readers.Shard, index: int) -> Summary:
+    """Do `work` on a shard; once more if the file changed meanwhile, then call it failed."""
+    for _ in range(2):
+        before = _stamp(plan, shard)
+        out = work()
+        if _stamp(plan, shard) == before:
+            return out
+    entry = readers.FileAccount(
+        path=shard.path, status="failed", reason="changed while reading", rows=0, rows_skipped=0, rows_failed=0
+    )
+    return Summary(account={index: entry})
+
+
+def _stamp(plan: Plan, shard: readers.Shard) -> tuple[int, int] | None:
+    path = Path(plan.root) / shard.path if Path(plan.root).is_dir() else Path(plan.root)
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+# -------------------------------------------------------------------------------------- processes
+
+_WORKER: dict[str, Any] = {}
+
+
+def _start_worker(tokenizer: Tokenizer | None) -> None:
+    _WORKER["tokenizer"] = tokenizer
+
+
+def _work(job: Callable[..., Any], unit: list[int], shards: list[readers.Shard], arguments: tuple[Any, ...]) -> Any:
+    return job(unit, shards, *arguments, _WORKER["tokenizer"])
+
+
+def run(
+    job: Callable[..., Any],
+    opened: Opened,
+    plan: Plan,
+    processes: int | None,
+    progress: Progress | None,
+    stage: str,
+    *extra: Any,
+) -> Iterator[tuple[int, Any]]:
+    """Run `job` over all units and yield (unit number, result) as they finish, in no fixed order.
+
+    One process runs in place. A worker that dies takes its unit with it; the unit is tried once more in a pool of its
+    own, then its files count as failed(the worker died).
+    """
+    work = units(opened.shards)
+    total = sum(s.n_bytes for s in opened.shards)
+    done = 0
+
+    def finished(number: int) -> None:
+        nonlocal done
+        done += sum(opened.shards[i].n_bytes for i in work[number])
+        if progress:
+            progress(stage, done, total)
+
+    if progress:
+        progress(stage, 0, total)
+    processes = min(processes or os.cpu_count() or 1, len(work))
+    # Starting a process costs about a second; a directory this small is read sooner than that.
+    if processes < 2 or total < 8 << 20:
+        for number, unit in enumerate(work):
+            yield number, job(unit, [opened.shards[i] for i in unit], plan, *extra, opened.tokenizer)
+            finished(number)
+        return
+    waiting = list(range(len(work)))
+    for attempt in range(TRIES):
+        lost: list[int] = []
+        groups = [waiting] if attempt == 0 else [[n] for n in waiting]
+        for group in groups:
+            for number, result in _pool(job, opened, plan, work, group, processes if attempt == 0 else 1, extra):
+                if result is None:
+                    lost.append(number)
+                    continue
+                yield number, result
+                finished(number)
+        waiting = lost
+        if not waiting:
+            return
+    for number in waiting:
+        yield number, _died(work[number], opened)
+        finished(number)
+
+
+def _pool(
+    job: Callable[..., Any],
+    opened: Opened,
+    plan: Plan,
+    work: list[list[int]],
+    numbers: list[int],
+    processes: int,
+    extra: tuple[Any, ...],
+) -> Iterator[tuple[int, Any]]:
+    """Run the units `numbers` in a pool of spawned processes; a unit whose worker died gives None."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker, (opened.tokenizer,))
+    try:
+        # Big units first: the pool then ends evenly.
+        order = sorted(numbers, key=lambda n: -sum(opened.shards[i].n_bytes for i in work[n]))
+        futures = {
+            pool.submit(_work, job, work[n], [opened.shards[i] for i in work[n]], (plan, *extra)): n for n in order
+        }
+        for future in as_completed(list(futures)):
+            try:
+                result = future.result()
+            except BrokenProcessPool:
+                continue  # its number stays behind and is reported below
+            yield futures.pop(future), result
+        for number in futures.values():
+            yield number, None
+    except BrokenProcessPool:
+        for number in numbers:
+            yield number, None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _died(unit: list[int], opened: Opened) -> Summary:
+    reason = "the process that read it died twice (memory?)"
+    return Summary(
+        account={
+            i: readers.FileAccount(
+                path=opened.shards[i].path, status="failed", reason=reason, rows=0, rows_skipped=0, rows_failed=0
+            )
+            for i in unit
+        }
+    )
+
+
+# -------------------------------------------------------------------------------------- accounts
+
+
+def full_account(opened: Opened, summary: Summary) -> list[readers.FileAccount]:
+    """Return one entry per file: the shards in order, then all that was not a shard."""
+    return [summary.account[i] for i in sorted(summary.account)] + list(opened.tree.account)
+
+
+def is_lossy(account: Iterable[readers.FileAccount], max_bad_shards: int, max_bad_rows: float) -> bool:
+    """Say whether more failed than is allowed: files, or the share of rows. What was skipped does not count."""
+    entries = list(account)
+    rows = sum(a.rows for a in entries)
+    failed = sum(a.rows_failed for a in entries)
+    return sum(a.status == "failed" for a in entries) > max_bad_shards or failed > max_bad_rows * max(1, rows + failed)
+
+
+def loss_line(account: Iterable[readers.FileAccount]) -> str:
+    entries = list(account)
+    files = sum(a.status == "failed" for a in entries)
+    rows = sum(a.rows_failed for a in entries)
+    return f"{files} files and {rows} rows failed, more than allowed; nothing was written"
+
+
+def source_table(opened: Opened, summary: Summary) -> list[dict[str, Any]]:
+    """Return one row of plain values per source, in natural order, with exact counts."""
+    table: list[dict[str, Any]] = []
+    formats: dict[str, list[str]] = {}
+    files: Counter[str] = Counter()
+    for shard in opened.shards:
+        known = formats.setdefault(shard.source, [])
+        files[shard.source] += 1
+        if shard.format not in known:
+            known.append(shard.format)
+    for source in formats:
+        counts = summary.sources.get(source, Counter())
+        table.append(
+            {
+                "source": source,
+                "formats": formats[source],
+                "files": files[source],
+                "rows": counts["rows"],
+                "tokens": counts["tokens"],
+                "supervised_tokens": counts["supervised_tokens"],
+                "text_rows": counts["text_rows"],
+                "text_tokens": counts["text_tokens"],
+                "text_supervised_tokens": counts["text_supervised_tokens"],
+            }
+        )
+    return table
+
+
+def refuse_nothing(opened: Opened, summary: Summary) -> None:
+    if not sum(c["rows"] for c in summary.sources.values()):
+        raise InputError(f"{opened.tree.root}: not one row could be read", hint=_found(full_account(opened, summary)))
+
+
+def identity(tokenizer: Tokenizer | None) -> dict[str, Any] | None:
+    if tokenizer is None:
+        return None
+    return {"name": tokenizer.name, "sha256": tokenizer.sha256, "n_vocab": tokenizer.n_vocab}
+
+
+def plan_for(
+    opened: Opened, sample_size: int, seed: int, limits: readers.Limits | None, merge_prefixes: bool = False
+) -> Plan:
+    return Plan(
+        root=opened.tree.root,
+        seed=seed,
+        sample_size=sample_size,
+        template=opened.template,
+        limits=limits or readers.Limits(),
+        encode_text=True,
+        merge_prefixes=merge_prefixes,
+    )
+
+
+def recover(record: readers.Record, tokenizer: Tokenizer | None, template: str | None) -> Conversation:
+    from promptkit import templates
+
+    return templates.recover(record, tokenizer, template)

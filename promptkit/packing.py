@@ -1,0 +1,350 @@
+"""From a fitted mix to the rows of a pack: what is eligible, what is chosen, what is known about each.
+
+    Reference -> eligible rows -> select (quotas, MMD, lengths) -> score each -> canonical rows
+    or files of prompts (`pool`)
+
+A pack drawn from the mix is what the drafter was trained on: it represents the mix best and flatters the drafter, so
+its rows are marked `in_training`. A pool of prompts that the drafter never saw does not flatter it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from promptkit.collect import Progress
+from promptkit.conversation import Message, Prompt, opening, prompt_id
+from promptkit.errors import InputError, UsageError
+from promptkit.requests import request
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from promptkit.reference import Reference
+
+LENGTH_WEIGHT = 0.1  # of length, turns and tools beside the kernel features: enough to break ties, too little to lead
+ROUNDS = 5  # of choosing again when two chosen prompts turn out to be near-duplicates in full
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """One prompt that may enter a pack."""
+
+    prompt: Prompt
+    text: str  # its opening: what is compared
+    domain: str
+    unsure: bool
+    language: str
+    n_prompt_tokens: int
+    n_turns: int
+    row: int  # of the reference's sample, or -1
+    group: int  # near-duplicates share it
+    shard: str | None = None
+    shard_row: int | None = None
+    source: str | None = None
+    licence: str = "NOASSERTION"
+
+
+def pack_rows(
+    reference: Reference,
+    *,
+    pool: Sequence[Any] = (),
+    size: int,
+    seed: int = 0,
+    turns: str | None = None,
+    max_leak: float | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[dict[str, Any]], Any, list[str]]:
+    """Choose `size` prompts that represent the mix; return their pack rows, the pack's Score, and remarks.
+
+    Domain quotas follow the mix's shares; within them the kernel distance (MMD) to the whole sample is minimised, with
+    lengths, turns and tools at small weight. Raises InputError if nothing is eligible.
+    """
+    from promptkit import domains, scoring
+
+    notes: list[str] = []
+    if pool:
+        eligible = _from_pool(reference, pool, turns, max_leak, notes)
+    else:
+        if max_leak is not None:
+            raise UsageError(
+                "max_leak was given for a pack drawn from the mix itself, whose every row is in training",
+                hint="give files of other prompts with --pool, or leave --max-leak out",
+            )
+        eligible = _from_mix(reference, turns, notes)
+    if not eligible:
+        raise InputError("no prompt is eligible for the pack", hint="; ".join(notes) or "check the training directory")
+    chosen = _choose(reference, eligible, size=size, seed=seed, notes=notes, progress=progress)
+    if len(chosen) < size:
+        notes.append(f"asked for {size} prompts, {len(chosen)} distinct ones were eligible")
+    if progress:
+        progress("score", 0, len(chosen))
+    score = scoring.score([e.prompt for e in chosen], reference, seed=seed)
+    labels = domains.label(
+        [e.text for e in chosen], messages=[e.prompt.messages for e in chosen], tools=[e.prompt.tools for e in chosen]
+    )
+    templated = _templated(reference, chosen)
+    rows = [
+        _row(e, seen, tags=labels[i].tags, n_templated=templated[i], in_training=not pool)
+        for i, (e, seen) in enumerate(zip(chosen, score.prompts.to_dicts(), strict=True))
+    ]
+    return rows, score, notes
+
+
+# ---------------------------------------------------------------------------------------------------- eligible
+
+
+def _from_mix(reference: Reference, turns: str | None, notes: list[str]) -> list[Eligible]:
+    out: list[Eligible] = []
+    dropped: Counter[str] = Counter()
+    seen: set[str] = set()
+    lengths = reference.tokenizer.encode_batch
+    requests: list[tuple[int, dict[str, Any], Any, list[Any] | None]] = []
+    for i, row in enumerate(reference.sample.iter_rows(named=True)):
+        tools = json.loads(row["tools"]) if row["tools"] else None
+        messages: list[Message] = json.loads(row["messages"])
+        wanted = request(
+            messages, tools=bool(row["has_tools"]), truncated=bool(row["truncated"]),
+            key=f"{row['shard']}\0{row['row']}", turns=turns,
+        )  # fmt: skip
+        if wanted is None:
+            dropped["without a whole first user turn"] += 1
+        elif "\ufffd" in "".join(m["content"] for m in wanted.messages):
+            dropped["with broken characters"] += 1
+        elif (key := prompt_id(wanted.messages, tools)) in seen:
+            dropped["equal to another"] += 1
+        else:
+            seen.add(key)
+            requests.append((i, row, wanted, tools))
+    answers = lengths([w.answer or "" for _, _, w, _ in requests])
+    prompts = lengths(["\n\n".join(m["content"] for m in w.messages) for _, _, w, _ in requests])
+    for (i, row, wanted, tools), answer, ids in zip(requests, answers, prompts, strict=True):
+        out.append(
+            Eligible(
+                prompt=Prompt(
+                    id=prompt_id(wanted.messages, tools),
+                    messages=wanted.messages,
+                    tools=tools,
+                    domain=row["domain"],
+                    source=row["source"],
+                    # An answer's end-of-turn token is generated too.
+                    expected_output_tokens=len(answer) + 1 if wanted.answer is not None else None,
+                ),
+                text=row["text"],
+                domain=row["domain"],
+                unsure=bool(row["unsure"]),
+                language=row["language"],
+                n_prompt_tokens=len(ids),
+                n_turns=sum(m["role"] == "user" for m in wanted.messages),
+                row=i,
+                group=int(row["unit"]),
+                shard=row["shard"],
+                shard_row=int(row["row"]),
+                source=row["source"],
+            )
+        )
+    notes += [f"{n} sampled rows {why} are not eligible for the pack" for why, n in sorted(dropped.items())]
+    return out
+
+
+def _from_pool(
+    reference: Reference, pool: Sequence[Any], turns: str | None, max_leak: float | None, notes: list[str]
+) -> list[Eligible]:
+    from promptkit import domains, languages, leakage
+    from promptkit.candidates import read_candidates
+
+    prompts: dict[str, tuple[Prompt, list[Message], str | None]] = {}
+    for path in pool:
+        for p in read_candidates(path):
+            wanted = request(p.messages, tools=bool(p.tools), truncated=False, key=p.id, turns=turns)
+            if wanted is None:
+                continue
+            prompts.setdefault(prompt_id(wanted.messages, p.tools), (p, wanted.messages, p.response or wanted.answer))
+    entries = list(prompts.items())
+    texts = [opening(m) for _, (_, m, _) in entries]
+    leaked = leakage.leaks(texts, reference.sample["text"].to_list())
+    if max_leak is not None:
+        keep = [i for i, leak in enumerate(leaked) if leak is None or leak["share"] <= max_leak]
+        if len(keep) < len(entries):
+            notes.append(
+                f"{len(entries) - len(keep)} pool prompts share more than {max_leak:g} of their n-grams with training"
+            )
+        entries, texts = [entries[i] for i in keep], [texts[i] for i in keep]
+    else:
+        n = sum(leak is not None for leak in leaked)
+        if n:
+            notes.append(f"{n} of {len(entries)} pool prompts are found in the training sample; --max-leak drops them")
+    labels = domains.label(texts, messages=[m for _, (_, m, _) in entries], tools=[p.tools for _, (p, _, _) in entries])
+    spoken = languages.detect(texts)
+    groups = leakage.near_duplicate_groups(texts)
+    lengths = reference.tokenizer.encode_batch(["\n\n".join(m["content"] for m in w) for _, (_, w, _) in entries])
+    answers = reference.tokenizer.encode_batch([a or "" for _, (_, _, a) in entries])
+    out = []
+    for i, (key, (p, messages, answer)) in enumerate(entries):
+        out.append(
+            Eligible(
+                prompt=Prompt(
+                    id=key, messages=messages, tools=p.tools, domain=p.domain or labels[i].domain, source=p.source,
+                    expected_output_tokens=len(answers[i]) + 1 if answer else p.expected_output_tokens,
+                ),
+                text=texts[i],
+                domain=p.domain or labels[i].domain,
+                unsure=labels[i].unsure and p.domain is None,
+                language=spoken[i],
+                n_prompt_tokens=len(lengths[i]),
+                n_turns=sum(m["role"] == "user" for m in messages),
+                row=-1,
+                group=int(groups[i]),
+                source=p.source,
+                licence=str(p.extra.get("licence") or p.extra.get("license") or "NOASSERTION"),
+            )
+        )  # fmt: skip
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- choosing
+
+
+def _choose(
+    reference: Reference,
+    eligible: list[Eligible],
+    *,
+    size: int,
+    seed: int,
+    notes: list[str],
+    progress: Progress | None,
+) -> list[Eligible]:
+    """Select under quotas; where two chosen prompts are near-duplicates in full, drop the later and choose again."""
+    from promptkit import leakage, selection
+
+    X = reference.X
+    mapped = _kernel(reference, seed)
+    weight = reference.sample["weight"].to_numpy()
+    target = np.average(mapped(X).astype(np.float64), axis=0, weights=weight)
+    own = [e.row for e in eligible]
+    pool_X = X[own] if own[0] >= 0 else reference.embed([e.text for e in eligible])
+    F = mapped(pool_X)
+    shares = {d["domain"]: float(d["share"]) for d in reference.domains.to_dicts()}
+    extra, extra_target = _lengths(reference, eligible, weight)
+    excluded: set[int] = set()
+    chosen: NDArray[np.int64] = np.zeros(0, np.int64)
+    for _ in range(ROUNDS):
+        if progress:
+            progress("select", 0, size)
+        left = np.array([i for i in range(len(eligible)) if i not in excluded], np.int64)
+        picked = selection.select(
+            F[left], target, k=min(size, len(left)),
+            domains=[eligible[i].domain for i in left], quotas=selection.quotas(shares, size),
+            extra=LENGTH_WEIGHT * extra[left], extra_target=LENGTH_WEIGHT * extra_target,
+            groups=np.array([eligible[i].group for i in left], np.int64), seed=seed,
+        )  # fmt: skip
+        chosen = left[picked]
+        whole = ["\n\n".join(m["content"] for m in eligible[i].prompt.messages) for i in chosen]
+        twins = leakage.near_duplicate_groups(whole)
+        first: dict[int, int] = {}
+        again = [i for i, g in zip(chosen.tolist(), twins.tolist(), strict=True) if first.setdefault(g, i) != i]
+        if not again:
+            break
+        excluded.update(again)
+    else:
+        chosen = np.array([i for i in chosen.tolist() if i not in excluded], np.int64)
+    if progress:
+        progress("select", len(chosen), size)
+    missing = sorted(
+        d for d, s in shares.items() if s >= 1 / (2 * size) and d not in {eligible[i].domain for i in chosen}
+    )
+    if missing:
+        notes.append("no eligible prompt of: " + ", ".join(missing))
+    return [eligible[i] for i in chosen]
+
+
+def _kernel(reference: Reference, seed: int) -> Any:
+    """Return the random features of Gaussian kernels at three bandwidths: the kernels that the test uses."""
+    from promptkit import distances
+
+    b = distances.median_squared_distance(reference.X)
+    return distances.fourier(reference.X.shape[1], [b, b / 2, b / 4], n_features=256, seed=seed)
+
+
+def _lengths(
+    reference: Reference, eligible: list[Eligible], weight: NDArray[np.float64]
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return log ISL, log OSL, turns and tools of each eligible prompt, and their mean over the mix, standardised."""
+    sample = reference.sample
+    mix = np.column_stack(
+        [
+            np.log1p(sample["n_prompt_tokens"].to_numpy()),
+            np.log1p(sample["n_response_tokens"].to_numpy()),
+            np.log1p(sample["n_turns"].to_numpy()),
+            sample["has_tools"].to_numpy().astype(float),
+        ]
+    )
+    mean = np.average(mix, axis=0, weights=weight)
+    own = np.array([e.row for e in eligible])
+    if own[0] >= 0:
+        mine = mix[own]
+    else:
+        mine = np.column_stack(
+            [
+                np.log1p([e.n_prompt_tokens for e in eligible]),
+                np.log1p([e.prompt.expected_output_tokens or np.expm1(mean[1]) for e in eligible]),
+                np.log1p([e.n_turns for e in eligible]),
+                np.array([bool(e.prompt.tools) for e in eligible], float),
+            ]
+        )
+    spread = np.sqrt(np.average((mix - mean) ** 2, axis=0, weights=weight))
+    spread[spread == 0] = 1.0
+    return ((mine - mean) / spread).astype(np.float32), np.zeros(mix.shape[1])
+
+
+# ---------------------------------------------------------------------------------------------------- rows
+
+
+def _templated(reference: Reference, chosen: list[Eligible]) -> list[int | None]:
+    """Return the length of each request under the target's chat template, None where we cannot know it exactly.
+
+    Tool declarations are rendered by helpers of the model's own that differ between releases, so rows with tools have
+    none.
+    """
+    from promptkit import templates
+
+    if reference.template not in templates.TEMPLATES:
+        return [None] * len(chosen)
+    out: list[int | None] = []
+    for e in chosen:
+        plain = not e.prompt.tools and not any(m["role"] == "tool" or m.get("tool_calls") for m in e.prompt.messages)
+        text = templates.render(e.prompt.messages, None, reference.template) if plain else None
+        out.append(None if text is None else len(reference.tokenizer.encode_rendered(text)))
+    return out
+
+
+def _row(
+    e: Eligible, seen: dict[str, Any], *, tags: Sequence[str], n_templated: int | None, in_training: bool
+) -> dict[str, Any]:
+    nearest = seen.get("nearest_similarity")
+    typicality = seen.get("typicality")
+    return {
+        "id": e.prompt.id,
+        "messages": e.prompt.messages,
+        "tools": e.prompt.tools,
+        "domain": e.domain,
+        "unsure": e.unsure,
+        "cluster": int(seen["cluster"]),
+        "language": e.language,
+        "licence": e.licence,
+        "source": e.source,
+        "shard": e.shard,
+        "row": e.shard_row,
+        "in_training": in_training,
+        "n_prompt_tokens": e.n_prompt_tokens,
+        "n_templated_tokens": n_templated,
+        "expected_output_tokens": e.prompt.expected_output_tokens,
+        "nearest_similarity_u6": None if nearest is None else round(nearest * 1e6),
+        "typicality_u6": None if typicality is None else round(typicality * 1e6),
+        "tags": sorted(tags),
+    }

@@ -1,0 +1,541 @@
+"""From a training directory to conversations (`detokenize`), to a description (`inspect`), to a pack (`build`).
+
+    paths -> [Shard] -> summaries -> bottom-k sample -> frame -> Reference -> Pack
+             find_shards  collect                       frame_of  fit         pack_rows, write_pack
+
+The mix is read once. Only the sample is decoded; what is said about turns, tools, languages and domains rests on it and
+carries its standard error, whereas rows and tokens are counted exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from promptkit import readers
+from promptkit.collect import (
+    Opened,
+    Plan,
+    Progress,
+    Summary,
+    collect,
+    count_row,
+    full_account,
+    identity,
+    is_lossy,
+    loss_line,
+    open_directory,
+    plan_for,
+    recover,
+    refuse_nothing,
+    rows_of,
+    run,
+    source_table,
+    stable,
+    units,
+)  # fmt: skip
+from promptkit.conversation import Conversation, canonical
+from promptkit.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from promptkit.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is in a directory; `sources` are rows of plain values, `account` has one entry per file."""
+
+    root: str
+    sources: list[dict[str, Any]]
+    account: list[readers.FileAccount]
+    tokenizer: dict[str, Any] | None
+    template: dict[str, Any]
+    sample: dict[str, Any] | None
+    lossy: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `inspect --json` prints."""
+        return {"schema_version": 1, **asdict(self)}
+
+
+def inspect(
+    root: str | os.PathLike[str],
+    *,
+    tokenizer: str | None = None,
+    template: str | None = None,
+    processes: int | None = None,
+    limits: readers.Limits | None = None,
+    max_bad_shards: int = 0,
+    max_bad_rows: float = 0.001,
+    progress: Progress | None = None,
+) -> Inspection:
+    """Say what a training directory holds: each source, its containers, rows, tokens, and one decoded row.
+
+    Reads every row once and decodes one. Raises InputError where nothing can be read or the tokenizer is contradicted.
+    """
+    opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
+    summary = collect(opened, sample_size=1, seed=0, processes=processes, limits=limits, progress=progress)
+    first = summary.sample[0]
+    shard = opened.shards[first.shard]
+    conversation = recover(first.record, opened.tokenizer, opened.template)
+    return Inspection(
+        root=str(root),
+        sources=source_table(opened, summary),
+        account=full_account(opened, summary),
+        tokenizer=identity(opened.tokenizer),
+        template={"name": opened.template, "evidence": opened.evidence},
+        sample={"shard": shard.path, **_output_row(shard, first.record, conversation)},
+        lossy=is_lossy(full_account(opened, summary), max_bad_shards, max_bad_rows),
+    )
+
+
+@dataclass(frozen=True)
+class Detokenized:
+    """Where the conversations went, how many, and what was lost on the way."""
+
+    out: str
+    rows: int
+    sources: list[dict[str, Any]]
+    account: list[readers.FileAccount]
+    tokenizer: dict[str, Any] | None
+    template: dict[str, Any]
+    lossy: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `detokenize --json` prints."""
+        return {"schema_version": 1, **asdict(self)}
+
+
+def detokenize(
+    root: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    tokenizer: str | None = None,
+    template: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    processes: int | None = None,
+    limits: readers.Limits | None = None,
+    max_bad_shards: int = 0,
+    max_bad_rows: float = 0.001,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> Detokenized:
+    """Write every row of a training directory as a conversation, in shard order, to a .jsonl or .parquet file.
+
+    One row of the output: `source, shard, row, n_tokens, n_supervised, messages` and, where they exist, `tools`,
+    `truncated`, `marks`. Rows are never merged. With `sample`, only that many rows, drawn by hash. The file appears
+    whole or not at all. `lossy` says that more was lost than `max_bad_shards` and `max_bad_rows` allow; with `strict`
+    nothing is written then and InputError is raised.
+    """
+    from promptkit.writing import check_writable, temporary_beside
+
+    out = Path(out)
+    if out.suffix not in (".jsonl", ".parquet"):
+        raise UsageError(
+            f"output {out}: the suffix is {out.suffix or 'missing'!r}", hint="name a .jsonl or .parquet file"
+        )
+    if sample is not None and sample < 1:
+        raise UsageError(f"sample is {sample}", hint="give a number of rows above 0, or leave it out for all rows")
+    check_writable(out)
+    opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
+    with temporary_beside(out, directory=True) as parts:
+        if sample is None:
+            summary, paths = _write_all(opened, parts, processes=processes, limits=limits, progress=progress)
+        else:
+            summary = collect(
+                opened, sample_size=sample, seed=seed, processes=processes, limits=limits, progress=progress
+            )
+            paths = [_write_sample(opened, summary, parts)]
+        account = full_account(opened, summary)
+        lossy = is_lossy(account, max_bad_shards, max_bad_rows)
+        if lossy and strict:
+            raise InputError(loss_line(account), hint="see the account; leave out --strict to keep what is good")
+        rows = _publish_rows(paths, out)
+    return Detokenized(
+        out=str(out),
+        rows=rows,
+        sources=source_table(opened, summary),
+        account=account,
+        tokenizer=identity(opened.tokenizer),
+        template={"name": opened.template, "evidence": opened.evidence},
+        lossy=lossy,
+    )
+
+
+@dataclass(frozen=True)
+class Build:
+    """Paths of what was written, the account of what was read, and the pack's own score."""
+
+    reference: str
+    pack: str
+    report: str
+    account: list[readers.FileAccount]
+    sources: list[dict[str, Any]]
+    pack_score: dict[str, Any]
+    name: str
+    version: str
+    content_hash: str
+    notes: list[str]
+    lossy: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `build --json` prints."""
+        return {"schema_version": 1, **asdict(self)}
+
+
+def build(
+    root: str | os.PathLike[str],
+    *,
+    pool: Sequence[str | os.PathLike[str]] = (),
+    size: int = 200,
+    name: str | None = None,
+    version: str | None = None,
+    out: str | os.PathLike[str] = "promptkit-out",
+    seed: int = 0,
+    weight: str = "rows",
+    embedder: Any = "lsa",
+    tokenizer: str | None = None,
+    template: str | None = None,
+    turns: str | None = None,
+    sample_size: int = 20_000,
+    processes: int | None = None,
+    limits: readers.Limits | None = None,
+    max_bad_shards: int = 0,
+    max_bad_rows: float = 0.001,
+    strict: bool = False,
+    max_leak: float | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Build:
+    """Read a training directory; write its reference, a representative pack of `size` prompts, and a report.
+
+    The pack is drawn from the mix itself (then its rows are marked in_training) or, with `pool`, from files of prompts
+    that the drafter never saw. `weight` says whether the mix is represented by rows or by supervised tokens.
+    `max_leak` is the highest share of a pool prompt's n-grams that training may hold. Everything is written beside its
+    target and renamed at the end: a build that fails leaves what was there before.
+
+    Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
+    (disk, memory).
+    """
+    from promptkit import domains, pack, packing, reference, writing
+    from promptkit.frames import frame_of
+
+    if size < 1:
+        raise UsageError(f"size is {size}", hint="give a number of prompts above 0")
+    if sample_size < 1:
+        raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
+    if weight not in ("rows", "tokens"):
+        raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
+    out = Path(out)
+    name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
+    with writing.only_one(out):
+        opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
+        summary = collect(
+            opened, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
+            merge_prefixes=True, progress=progress,
+        )  # fmt: skip
+        account = full_account(opened, summary)
+        lossy = is_lossy(account, max_bad_shards, max_bad_rows)
+        if lossy and strict:
+            raise InputError(
+                loss_line(account), hint="see `promptkit inspect`; leave out --strict to keep what is good"
+            )
+        frame = frame_of(opened, summary.sample, progress=progress)
+        frame, notes = _comparable(frame)
+        recipe = {
+            "promptkit_version": _version(),
+            "seed": seed,
+            "weight": weight,
+            "embedder": embedder if isinstance(embedder, str) else type(embedder).__name__,
+            "sample_size": sample_size,
+            "turns": turns,
+            "size": size,
+            "template": opened.template,
+            "tokenizer": identity(opened.tokenizer),
+            "evidence": opened.evidence,
+        }
+        sources = source_table(opened, summary)
+        counts = {"sources": sources, "account_sha256": _account_hash(account), "lengths": _lengths(summary)}
+        fitted = reference.fit(
+            frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
+            embedder=embedder, weight=weight, seed=seed, label=domains.label, threads=threads, progress=progress,
+        )  # fmt: skip
+        del summary, frame
+        rows, score, more = packing.pack_rows(
+            fitted, pool=pool, size=size, seed=seed, turns=turns, max_leak=max_leak, progress=progress
+        )
+        notes += more
+        if progress:
+            progress("write", 0, None)
+        return _write_build(
+            out, name, version, fitted, rows, score, opened, sources=sources, account=account, notes=notes,
+            lossy=lossy, in_training=not pool,
+        )  # fmt: skip
+
+
+def _comparable(frame: Any) -> tuple[Any, list[str]]:
+    """Leave out rows that hold no text to compare; say how many."""
+    import polars as pl
+
+    kept = frame.filter(pl.col("text").str.strip_chars().str.len_bytes() > 0)
+    lost = len(frame) - len(kept)
+    if not len(kept):
+        raise InputError(
+            "no sampled row holds text", hint="look at a row with `promptkit inspect`; is the tokenizer the right one?"
+        )
+    return kept, [f"{lost} sampled rows hold no text and are left out"] if lost else []
+
+
+def _account_hash(account: Sequence[readers.FileAccount]) -> str:
+    return hashlib.sha256(canonical([asdict(a) for a in account])).hexdigest()
+
+
+def _lengths(summary: Summary) -> dict[str, dict[str, int]]:
+    """Return, per source, rows by the bit length of their token count ("9": 256 to 511 tokens), summed exactly."""
+    return {source: {str(bits): n for bits, n in sorted(c.items())} for source, c in sorted(summary.lengths.items())}
+
+
+def _inputs(opened: Opened, account: Sequence[readers.FileAccount]) -> dict[str, Any]:
+    """Return what was read per source and container, and the hash of the full account that lies beside the pack."""
+    where = {s.path: s for s in opened.shards}
+    table: dict[tuple[str, str], Counter[str]] = {}
+    for a in account:
+        if a.path in where:
+            counts = table.setdefault((where[a.path].source, where[a.path].format), Counter())
+            counts.update(files=1, rows=a.rows, rows_skipped=a.rows_skipped, rows_failed=a.rows_failed)
+            counts["files_failed"] += a.status == "failed"
+    rows = [{"source": s, "format": f, **dict(sorted(c.items()))} for (s, f), c in sorted(table.items())]
+    return {"containers": rows, "account_sha256": _account_hash(account)}
+
+
+def _write_build(
+    out: Path,
+    name: str,
+    version: str | None,
+    fitted: Any,
+    rows: list[dict[str, Any]],
+    score: Any,
+    opened: Opened,
+    *,
+    sources: list[dict[str, Any]],
+    account: list[readers.FileAccount],
+    notes: list[str],
+    lossy: bool,
+    in_training: bool,
+) -> Build:
+    """Write everything beside `out`, then move each part to its place; what was there stays until that moment."""
+    from promptkit import pack, report, writing
+
+    with writing.temporary_beside(out / "build", directory=True) as work:
+        fitted.save(work / "reference")
+        pack_score = {k: v for k, v in score.to_json().items() if k != "prompts"}
+        content = pack.content_hash(rows)
+        version = pack.next_version(out / "packs" / name, rows, wanted=version)
+        fields = {
+            "inputs": _inputs(opened, account),
+            "reference": {"fingerprint": fitted.fingerprint},
+            "tokenizer": identity(opened.tokenizer),
+            "template": {"name": opened.template, "kwargs": {}},
+            "recipe": fitted.recipe,
+            "score": _score_summary(pack_score),
+            "known_limits": _limits(in_training, notes),
+        }
+        packed = pack.write_pack(rows, work / "packs", name=name, version=version, fields=fields)
+        report.render(score=score, reference=fitted, pack=pack.load_pack(packed), out=work / "report.html")
+        beside = {"account": [asdict(a) for a in account], "sources": sources, "notes": notes}
+        (work / "account.json").write_bytes(canonical(beside) + b"\n")
+        places = {
+            "reference": out / "reference",
+            f"packs/{name}/{version}": out / "packs" / name / version,
+            "report.html": out / "report.html",
+            "account.json": out / f"build-{name}-{version}.json",
+        }
+        for part, place in places.items():
+            writing.publish(work / part, place)
+    return Build(
+        reference=str(out / "reference"),
+        pack=str(out / "packs" / name / version),
+        report=str(out / "report.html"),
+        account=account,
+        sources=sources,
+        pack_score=pack_score,
+        name=name,
+        version=version,
+        content_hash=content,
+        notes=notes,
+        lossy=lossy,
+    )
+
+
+def _score_summary(score: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a pack's score that its manifest keeps, in 1e-6 units: a manifest holds no floats."""
+    kept = ("n", "distance", "noise_floor", "ratio", "p_value", "fidelity", "coverage", "mix_overlap", "domain_overlap")
+    out: dict[str, Any] = {"verdict_code": score["verdict_code"]}
+    for key in kept:
+        value = score[key]
+        out[key if isinstance(value, int) else f"{key}_u6"] = (
+            value if isinstance(value, int | None) else round(value * 1e6)
+        )
+    return out
+
+
+def _limits(in_training: bool, notes: list[str]) -> list[str]:
+    told = ["a prompt score ranks sets and mixes well and single prompts poorly; it promises no acceptance length"]
+    if in_training:
+        told.append("drawn from the training mix: the drafter has seen these rows, which flatters it")
+    return told + notes
+
+
+def _version() -> str:
+    import promptkit
+
+    return promptkit.__version__
+
+
+# -------------------------------------------------------------------------------------- writing conversations
+
+
+def _output_row(shard: readers.Shard, record: readers.Record, conversation: Conversation) -> dict[str, Any]:
+    """Return the row of `detokenize`: stable keys first, optional ones only where they say something."""
+    row: dict[str, Any] = {
+        "source": shard.source,
+        "shard": shard.path,
+        "row": record.row,
+        "n_tokens": conversation.n_tokens,
+        "n_supervised": conversation.n_supervised,
+        "messages": conversation.messages,
+    }
+    if conversation.tools is not None:
+        row["tools"] = conversation.tools
+    if conversation.truncated:
+        row["truncated"] = True
+    if conversation.marks:
+        row["marks"] = list(conversation.marks)
+    return row
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    # Key order is the documented one, so no sorting; text is written as it is, not as \u escapes.
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def _write_unit(
+    unit: list[int], shards: list[readers.Shard], plan: Plan, parts: str, tokenizer: Tokenizer | None
+) -> Summary:
+    """Write the conversations of a unit to a part file named by its first shard; return its counts and account."""
+    total = Summary()
+    path = Path(parts) / f"{unit[0]:08d}.jsonl"
+    with open(path, "wb") as f:
+        for index, shard in zip(unit, shards, strict=True):
+            start = f.tell()
+
+            def work(index: int = index, shard: readers.Shard = shard, start: int = start) -> Summary:
+                f.seek(start)
+                f.truncate()
+                out = Summary()
+                counts = out.sources.setdefault(shard.source, Counter())
+                for record in rows_of(index, shard, plan, tokenizer, out):
+                    count_row(record, tokenizer, plan, counts)
+                    f.write(_line(_output_row(shard, record, recover(record, tokenizer, plan.template))))
+                return out
+
+            total.merge(stable(work, plan, shard, index), 0)
+            if total.account[index].reason == "changed while reading":
+                f.seek(start)
+                f.truncate()
+    return total
+
+
+def _write_all(
+    opened: Opened, parts: Path, *, processes: int | None, limits: readers.Limits | None, progress: Progress | None
+) -> tuple[Summary, list[Path]]:
+    total = Summary()
+    paths: list[Path] = []
+    work = units(opened.shards)
+    for number, part in run(
+        _write_unit, opened, plan_for(opened, 0, 0, limits), processes, progress, "read", str(parts)
+    ):
+        total.merge(part, 0)
+        if part.sources:  # a unit whose process died may have left half a file
+            paths.append(parts / f"{work[number][0]:08d}.jsonl")
+    refuse_nothing(opened, total)
+    return total, sorted(paths)
+
+
+def _write_sample(opened: Opened, summary: Summary, parts: Path) -> Path:
+    path = parts / "sample.jsonl"
+    with open(path, "wb") as f:
+        for row in sorted(summary.sample, key=lambda r: (r.shard, r.record.row)):
+            conversation = recover(row.record, opened.tokenizer, opened.template)
+            f.write(_line(_output_row(opened.shards[row.shard], row.record, conversation)))
+    return path
+
+
+def _publish_rows(paths: list[Path], out: Path) -> int:
+    """Join the part files into `out`, which appears whole or not at all; return the number of rows."""
+    import shutil
+
+    from promptkit.writing import temporary_beside
+
+    rows = 0
+    with temporary_beside(out) as temporary:
+        if out.suffix == ".jsonl":
+            with open(temporary, "wb") as f:
+                for path in paths:
+                    with open(path, "rb") as part:
+                        rows += sum(1 for _ in part)
+                        part.seek(0)
+                        shutil.copyfileobj(part, f, 1 << 20)
+        else:
+            rows = _write_parquet(paths, temporary)
+    return rows
+
+
+def _write_parquet(paths: list[Path], out: Path) -> int:
+    """Write part files as Parquet; `messages`, `tools` and `marks` are JSON strings, whose schema never drifts."""
+    import orjson
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = ("source", "shard", "messages", "tools", "marks")
+    schema = pa.schema(
+        [
+            ("source", pa.string()),
+            ("shard", pa.string()),
+            ("row", pa.int64()),
+            ("n_tokens", pa.int64()),
+            ("n_supervised", pa.int64()),
+            ("messages", pa.string()),
+            ("tools", pa.string()),
+            ("truncated", pa.bool_()),
+            ("marks", pa.string()),
+        ]
+    )
+    n = 0
+    with pq.ParquetWriter(out, schema, compression="zstd", write_page_checksum=True) as writer:
+        batch: list[dict[str, Any]] = []
+
+        def flush() -> None:
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+            batch.clear()
+
+        for path in paths:
+            with open(path, "rb") as f:
+                for line in f:
+                    row = orjson.loads(line)
+                    for key in text[2:]:
+                        if key in row:
+                            row[key] = orjson.dumps(row[key]).decode()
+                    batch.append({**row, "truncated": bool(row.get("truncated"))})
+                    n += 1
+                    if len(batch) == 1000:
+                        flush()
+        flush()
+    return n
