@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,9 +18,9 @@ from promptkit.readers.pickles import Machine
 from promptkit.readers.records import BadFile, Limits
 
 HEAD = 512
-DATA_EXTENSIONS = frozenset(
-    "json jsonl ndjson traj parquet arrow feather ckpt pt pth pkl pickle safetensors npy npz bin idx mds ds tar h5 hdf5".split()
-)
+JSON_EXTENSIONS = ("json", "jsonl", "ndjson", "traj")
+DATA_EXTENSIONS = ("parquet", "arrow", "feather", "ckpt", "pt", "pth", "pkl", "pickle", "safetensors",
+                   "npy", "npz", "bin", "idx", "mds", "ds", "tar", "h5", "hdf5")  # fmt: skip
 TORCH_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 # A JSON array begins with a value, a Markdown link does not.
 _JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:[\[{"\d-]|\]|$))')
@@ -62,7 +63,7 @@ def detect(path: Path, limits: Limits) -> Verdict:
         kind = packing(head)
         if kind is None:
             return _detect(path, path.name, head, file)
-        rest = iter(lambda: file.read(1 << 14), b"")
+        rest: Iterator[bytes] = iter(lambda: file.read(1 << 14), b"")
         name, suffix = path.name, kind
         try:
             inner, rest = peek(unpack(kind, _chain(head, rest), limits), HEAD)
@@ -73,7 +74,7 @@ def detect(path: Path, limits: Limits) -> Verdict:
             inner = b""  # cut within its first bytes: the reader will say so
         verdict = _detect(path, name, inner, None)
         if not verdict.format:
-            if not inner and _extension(name) in ("json", "jsonl", "ndjson"):
+            if not inner and _extension(name) in JSON_EXTENSIONS:
                 return Verdict(f"jsonl.{suffix}")
             return verdict
         if verdict.format in ("parquet", "arrow-file", "safetensors"):
@@ -81,9 +82,9 @@ def detect(path: Path, limits: Limits) -> Verdict:
         return Verdict(f"{verdict.format}.{suffix}")
 
 
-def _chain(head: bytes, rest: object) -> object:
+def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield head
-    yield from rest  # type: ignore[misc]
+    yield from rest
 
 
 def _extension(name: str) -> str:
@@ -118,9 +119,9 @@ def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdi
         return Verdict(status="failed", reason="torch's format before 1.6: load it yourself and save it again")
     if head[:1] == b"\x80" and head[1:2] in (b"\x00", b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"):
         return Verdict(status="failed", reason=_pickle_reason(head, file))
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) and extension in ("json", "jsonl", "ndjson"):
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) and extension in JSON_EXTENSIONS:
         return Verdict("jsonl")  # UTF-16: the reader refuses it and says how to convert it
-    if _JSON.match(head) or extension in ("json", "jsonl", "ndjson", "traj"):
+    if _JSON.match(head) or extension in JSON_EXTENSIONS:
         return Verdict("jsonl")
     if extension in DATA_EXTENSIONS:
         return Verdict(status="failed", reason=f"named .{extension}, but its first bytes are those of no known format")

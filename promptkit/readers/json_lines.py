@@ -23,6 +23,8 @@ from promptkit.readers.schemas import is_sample, to_record
 from promptkit.readers.values import NOT_JSON, TOKEN, loads
 
 WRAPPERS = ("data", "rows", "train", "samples", "examples", "items", "instances", "conversations", "dataset", "records")
+HEAD = 4 << 20  # bytes in which the form of the file must show
+_WRAPPER_SET = frozenset(WRAPPERS)
 BLANK = b" \t\r\n"
 QUOTE, BACKSLASH = b'"\\'
 
@@ -36,6 +38,7 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             row += 1
             continue
         try:
+            _check_numbers(value, limits)
             parsed, marks = loads(value, limits)
         except BadRow as error:
             yield Fault(row, error.status, str(error))
@@ -44,6 +47,12 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
         for fields in _rows_in(parsed):
             yield _one(row, fields, limits, marks)
             row += 1
+
+
+def _check_numbers(value: bytes | bytearray, limits: Limits) -> None:
+    """Refuse a long list of numbers before it becomes Python objects of four times its size."""
+    if len(value) > 8 << 20 and 8 * value.count(b",") > limits.record_bytes:
+        raise _too_large(limits)
 
 
 def _one(row: int, fields: Any, limits: Limits, marks: tuple[str, ...]) -> Record | Fault:
@@ -59,39 +68,43 @@ def _one(row: int, fields: Any, limits: Limits, marks: tuple[str, ...]) -> Recor
 
 def _rows_in(value: Any) -> list[Any]:
     """Return the rows that one value stands for: itself, unless it wraps a list of rows."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not _WRAPPER_SET.isdisjoint(value):
         for key in WRAPPERS:
             rows = value.get(key)
-            if isinstance(rows, list) and rows and is_sample(rows[0]):
-                # a list of ShareGPT turns is no list of rows, though `text` is a field of both
-                if not ("from" in rows[0] or "role" in rows[0]):
-                    return rows
+            # a list of turns is no list of rows, though `text` is a field of both
+            if isinstance(rows, list) and rows and is_sample(rows[0]) and not ("from" in rows[0] or "role" in rows[0]):
+                return rows
     return [value]
 
 
 def _values(chunks: Iterator[bytes], limits: Limits) -> Iterator[bytes | bytearray | BadRow]:
     """Yield the bytes of each value of the file, or a BadRow in the place of one that is too large."""
-    head = bytearray()
-    for chunk in chunks:
-        head += chunk
-        if len(head) >= CHUNK and b"\n" in head or len(head) > limits.record_bytes:
-            break
+    head, damage = bytearray(), None
+    try:
+        for chunk in chunks:
+            head += chunk
+            if len(head) >= (CHUNK if b"\n" in head else HEAD):
+                break
+    except BadFile as error:  # what came before it is still good
+        damage = error
     if head.startswith(b"\xef\xbb\xbf"):
         del head[:3]
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or head[:2] in (b"{\0", b"[\0", b"\0{", b"\0["):
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or bytes(head[:2]) in (b"{\0", b"[\0", b"\0{", b"\0["):
         raise BadFile("UTF-16 text, expected UTF-8: convert it first (iconv -f UTF-16 -t UTF-8)")
-    rest = _joined(head, chunks)
+    rest = _joined(head, chunks, damage)
     yield from (_lines(rest, limits) if _is_lines(head, limits) else _elements(rest, limits))
 
 
-def _joined(head: bytearray, chunks: Iterator[bytes]) -> Iterator[bytes | bytearray]:
+def _joined(head: bytearray, chunks: Iterator[bytes], damage: BadFile | None) -> Iterator[bytes | bytearray]:
     yield head
+    if damage is not None:
+        raise damage
     yield from chunks
 
 
 def _is_lines(head: bytearray, limits: Limits) -> bool:
     """Return whether the file is one value per line, told from its first two lines that are not blank."""
-    lines = [line.strip(BLANK) for line in bytes(head[: 4 * CHUNK]).split(b"\n") if line.strip(BLANK)][:3]
+    lines = [line.strip(BLANK) for line in bytes(head).split(b"\n") if line.strip(BLANK)][:3]
     first, second = (*lines, b"", b"")[:2]
     if first[:1] not in (b"{", b"["):
         return True  # text: each line fails by itself

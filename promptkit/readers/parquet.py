@@ -14,7 +14,8 @@ from promptkit.readers.arrow import short
 from promptkit.readers.records import BadFile, Fault, Limits, Record
 from promptkit.readers.tables import records, wanted_columns
 
-BATCH = 512  # rows decoded at a time
+# Rows decoded at a time. Few, because a dictionary page of one long text can stand for it in every row.
+BATCH = 64
 
 
 def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
@@ -66,3 +67,15 @@ def _check_sizes(group: Any, columns: list[str], limits: Limits) -> None:
             raise BadFile(f"a column unpacks to more than {limits.inflate_ratio} times its size (--inflate-ratio)")
         if column.num_values > max(group.num_rows, 1) * (limits.record_bytes // 8):
             raise BadFile(f"records larger than {limits.record_bytes} bytes (--record-bytes)")
+
+
+def count_rows(path: Path) -> int | None:
+    """Return the number of rows that the footer states; None where it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        n_rows: int = pq.read_metadata(path).num_rows
+        return n_rows
+    except (pa.ArrowException, OSError, ValueError):
+        return None

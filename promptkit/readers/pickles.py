@@ -283,9 +283,7 @@ class Machine:
                 (length,) = _U64(data, at)
                 stack.append(bytes(_take(data, at + 8, length)))
                 at += 8 + length
-            elif op == 0x62:  # BUILD: the state of an OrderedDict or a tensor; nothing in it is a sample
-                stack.pop()
-            elif op == 0x30:  # POP
+            elif op in (0x62, 0x30):  # BUILD (the state of an OrderedDict or tensor, nothing in it is a sample), POP
                 stack.pop()
             elif op == 0x31:  # POP_MARK
                 since_mark()

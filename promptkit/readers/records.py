@@ -59,7 +59,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row that is not used, or (row None) the rest of the file, and why. Reasons repeat, so that they can be counted."""
+    """A row that is not used, or (row None) the rest of the file, and why. Reasons repeat, to be counted."""
 
     row: int | None
     status: Literal["failed", "skipped"]

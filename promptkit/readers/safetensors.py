@@ -20,7 +20,8 @@ from promptkit.readers.tables import not_samples
 from promptkit.readers.values import loads
 
 DTYPES = {
-    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"
 }  # fmt: skip
 ROWS = frozenset({*IDS, *MASKS, "attention_mask", "position_ids"})
 
@@ -73,8 +74,9 @@ class _Tensor:
         if len(data) != n_bytes:
             raise BadRow("the file ends inside a tensor")
         if self.dtype == "?":
-            return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
-        return np.frombuffer(data, dtype).reshape(shape)
+            dtype, data = np.dtype(np.bool_), bytes(map(bool, data))  # another byte than 0 or 1 is no bool to numpy
+        values: np.ndarray[Any, Any] = np.frombuffer(data, dtype).reshape(shape)
+        return values
 
 
 def _tensor(entry: Any, base: int, size: int) -> _Tensor:

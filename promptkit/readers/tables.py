@@ -8,13 +8,14 @@ Arrow gives to every struct.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
-from promptkit.readers.schemas import MESSAGES, VOCABULARY, WANTED, is_sample, some_keys, to_record
+from promptkit.readers.schemas import VOCABULARY, WANTED, is_sample, some_keys, to_record
 from promptkit.readers.values import drop_nulls
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ SLICE = 1024  # rows at a time: a batch of a million rows must not become a mill
 
 
 def wanted_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns to read. Raises NoSamples where none is a training row's, BadFile where a name stands twice."""
+    """Return the columns to read. Raises NoSamples where none is a row's, BadFile where a name stands twice."""
     names = list(schema.names)
     if not is_sample(dict.fromkeys(names)):
         raise NoSamples(not_samples(names))
@@ -64,12 +65,7 @@ def _values(column: pa.Array) -> list[Any]:
     if lists is not None:
         return lists
     values: list[Any] = column.to_pylist()
-    return [drop_messages(v) for v in values] if _is_list(column.type) else values
-
-
-def drop_messages(value: Any) -> Any:
-    """Return a list of structs without their null keys."""
-    return drop_nulls(value) if isinstance(value, list) else value
+    return [drop_nulls(v) for v in values] if pa.types.is_nested(column.type) else values
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -109,7 +105,4 @@ def _number_lists(column: pa.Array) -> list[Any] | None:
             inner = inner.astype(np.int64, copy=False)
     valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
     edges = (edges - first).tolist()
-    return [
-        inner[a:b] if valid is None or valid[i] else None
-        for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True))
-    ]
+    return [inner[a:b] if valid is None or valid[i] else None for i, (a, b) in enumerate(itertools.pairwise(edges))]

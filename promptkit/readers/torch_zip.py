@@ -43,10 +43,8 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
 def _read_file(file: IO[bytes], limits: Limits) -> Iterator[Record | Fault]:
     archive = _Archive(file)
     machine = Machine(archive.pickle())
-    row = 0
-    for item in machine:
+    for row, item in enumerate(machine):
         yield _row(row, item, archive.read, archive.order, limits)
-        row += 1
     if not isinstance(machine.root, list):
         yield _row(0, _only(machine.root), archive.read, archive.order, limits)
 
@@ -63,7 +61,10 @@ def _only(root: Any) -> dict[Any, Any]:
 def vocabulary_size(path: Path) -> int | None:
     """Return the size of the target vocabulary where a torch file is a d2t/t2d mapping, else None."""
     with open(path, "rb") as file:
-        root = Machine(_Archive(file).pickle()).run()
+        machine = Machine(_Archive(file).pickle())
+        if any(True for _ in machine):  # a list of rows; no need to see the rest of it
+            return None
+        root = machine.root
     t2d = root.get("t2d") if isinstance(root, dict) else None
     return t2d.size[0] if isinstance(t2d, TensorRef) and len(t2d.size) == 1 else None
 
@@ -89,9 +90,9 @@ def _array(ref: TensorRef, read: Storages, order: str, limits: Limits) -> NDArra
     """Return the values of a tensor that may be a view of its storage. Only its own stretch of bytes is read."""
     if not ref.dtype:
         raise BadRow("ids or mask are stored as floats")
-    dtype = np.dtype(ref.dtype).newbyteorder(order)
+    dtype = np.dtype(order + ref.dtype)
     if 0 in ref.size:
-        return np.zeros(ref.size, dtype)
+        return np.zeros(0, ref.dtype)
     # storages of view tensors are untyped in rebuild v3: their length counts bytes, the tensor's offset counts elements
     last = ref.offset + sum((n - 1) * step for n, step in zip(ref.size, ref.stride, strict=True))
     count = last - ref.offset + 1

@@ -21,9 +21,8 @@ NOT_JSON = "not JSON, or cut"
 NAN_MARK, SURROGATE_MARK = "NaN read as null", "lone surrogate read as U+FFFD"
 
 
-def loads(data: bytes | bytearray | memoryview, limits: Limits) -> tuple[Any, tuple[str, ...]]:
+def loads(data: bytes | bytearray, limits: Limits) -> tuple[Any, tuple[str, ...]]:
     """Return the JSON value of `data` and marks. Raises BadRow: not JSON, not UTF-8, a key twice, nested too deep."""
-    data = bytes(data)
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -35,8 +34,10 @@ def loads(data: bytes | bytearray | memoryview, limits: Limits) -> tuple[Any, tu
     return value, ()
 
 
-def _may_repeat_keys(data: bytes, value: Any) -> bool:
+def _may_repeat_keys(data: bytes | bytearray, value: Any) -> bool:
     """Return False only where the bytes hold as many keys as the value."""
+    if isinstance(value, dict) and data.count(b'"') == 2 * len(value):
+        return False  # nothing is quoted but the keys: a row of ids
     if b'" :' in data or b'"\t' in data or b'"\n' in data or b'"\r' in data or b'\\\\":' in data:
         return True
     return data.count(b'":') - (data.count(b'\\":') if b"\\" in data else 0) != _n_keys(value)
@@ -52,7 +53,7 @@ def _n_keys(value: Any) -> int:
     return 0
 
 
-def _refuse_repeated_keys(data: bytes) -> None:
+def _refuse_repeated_keys(data: bytes | bytearray) -> None:
     try:
         json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -80,7 +81,7 @@ def _check_depth(value: Any, most: int) -> None:
 TOKEN = re.compile(rb'\\.|["\[\]{}]', re.S)
 
 
-def _too_deep(data: bytes, most: int) -> bool:
+def _too_deep(data: bytes | bytearray, most: int) -> bool:
     depth, quoted = 0, False
     for match in TOKEN.finditer(data):
         token = match[0]
@@ -95,7 +96,7 @@ def _too_deep(data: bytes, most: int) -> bool:
     return False
 
 
-def _loads_slow(data: bytes, limits: Limits) -> tuple[Any, tuple[str, ...]]:
+def _loads_slow(data: bytes | bytearray, limits: Limits) -> tuple[Any, tuple[str, ...]]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -16,12 +16,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from promptkit.errors import UsageError
+from promptkit.readers import arrow, parquet
 from promptkit.readers.detect import detect, unfinished
 from promptkit.readers.records import BadFile, FileAccount, Limits, Shard, Tree
 from promptkit.readers.torch_zip import vocabulary_size
@@ -110,7 +110,7 @@ def _directory(walk: _Walk, relative: str, depth: int, beside_arrow: bool = Fals
         return True
     try:
         with os.scandir(locate(walk.root, relative)) as listing:
-            entries = sorted(listing, key=lambda e: natural(shown(e.name)))
+            entries = sorted(listing, key=lambda e: e.name)
     except OSError as error:
         walk.account.append(FileAccount(where, "failed", f"cannot be listed: {error.strerror or error}"))
         return True
@@ -247,14 +247,23 @@ def _file(walk: _Walk, path: str, source: str, info: os.stat_result) -> None:
         walk.account.append(FileAccount(path, "failed", f"cannot be read: {error.strerror or error}"))
         return
     if verdict.format:
-        rows = 1 if verdict.format == "torch" and _SERIES.search(name) else None
+        rows = _count(actual, verdict.format, walk.limits)
         walk.shards.append(Shard(path, verdict.format, source, info.st_size, rows))
     else:
         walk.account.append(FileAccount(path, verdict.status, verdict.reason))
 
 
+def _count(path: Path, kind: str, limits: Limits) -> int | None:
+    """Return the number of rows where the container states it."""
+    if kind == "parquet":
+        return parquet.count_rows(path)
+    if kind in ("arrow-stream", "arrow-file"):
+        return arrow.count_rows(path, stream=kind == "arrow-stream", limits=limits)
+    return 1 if kind.startswith("torch") and _SERIES.search(path.name) else None
+
+
 # data_17.ckpt: one of a series of samples. Opening each here would read a directory of 100k files twice.
-_SERIES = re.compile(r"_\d+\.(ckpt|pt)$")
+_SERIES = re.compile(r"_\d+\.(ckpt|pt)(\.\w+)?$")
 
 
 def _vocabulary(path: Path) -> int | None:
