@@ -28,7 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from promptkit.conversation import Prompt
-from promptkit.dialects import EXPECTED, MESSAGE_KEYS, PROMPT_KEYS, BadRow, Row, cut, json_in_string, kind_of, to_prompt
+from promptkit.dialects import (
+    EXPECTED,
+    MESSAGE_KEYS,
+    PROMPT_KEYS,
+    RESPONSE_KEYS,
+    BadRow,
+    Row,
+    cut,
+    json_in_string,
+    kind_of,
+    to_prompt,
+)
 from promptkit.errors import InputError, PromptkitError, UsageError
 from promptkit.registry import resolve
 
@@ -41,10 +52,11 @@ CONTAINER_KEYS = (
 )  # fmt: skip
 
 
-def read_candidates(path: str | Path, *, fmt: str | None = None) -> list[Prompt]:
+def read_candidates(path: str | Path, *, fmt: str | None = None, response: str | None = None) -> list[Prompt]:
     """Return the prompts of a file, a pack directory or standard input ("-"), in file order.
 
     `fmt` names the format where it should not be guessed: yaml, json, jsonl, csv, tsv, txt, parquet, arrow, py.
+    `response` names the field that holds a model's answer where it is none of the usual ones.
     A row without an id gets the hash of its content (`#2`, ... on repeats); given ids must be unique.
     """
     where = Path(path)
@@ -62,10 +74,14 @@ def read_candidates(path: str | Path, *, fmt: str | None = None) -> list[Prompt]
     kind = fmt or _sniff(where.name, raw)
     rows = resolve("candidate format", kind, FORMATS)(raw, name, where)
     wrong: type[PromptkitError] = UsageError if kind in ("yaml", "py") else InputError
-    return _prompts(rows, name, Path(name).name, wrong)
+    if response is not None and not any(isinstance(r.value, Mapping) and response in r.value for r in rows):
+        raise UsageError(f"{name}: no row has a field {response!r}", hint="name the field that holds the answers")
+    return _prompts(rows, name, Path(name).name, wrong, (response,) if response else RESPONSE_KEYS)
 
 
-def _prompts(rows: list[Row], name: str, source: str, wrong: type[PromptkitError]) -> list[Prompt]:
+def _prompts(
+    rows: list[Row], name: str, source: str, wrong: type[PromptkitError], response_keys: tuple[str, ...]
+) -> list[Prompt]:
     prompts: list[Prompt] = []
     bad: list[str] = []
     first: dict[str, str] = {}  # given id -> where it stood first
@@ -73,7 +89,7 @@ def _prompts(rows: list[Row], name: str, source: str, wrong: type[PromptkitError
     empty = 0
     for row in rows:
         try:
-            prompt, given = to_prompt(row, source)
+            prompt, given = to_prompt(row, source, response_keys)
         except BadRow as e:
             bad.append(f"{row.place}: {e}")
             empty += "empty" in str(e)

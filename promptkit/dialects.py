@@ -51,7 +51,7 @@ class Row:
     defaults: dict[str, str] = field(default_factory=dict)  # id or domain from a mapping's key, name in a script
 
 
-def to_prompt(row: Row, source: str) -> tuple[Prompt, bool]:
+def to_prompt(row: Row, source: str, response_keys: tuple[str, ...] = RESPONSE_KEYS) -> tuple[Prompt, bool]:
     """Return the prompt of a row, and whether the file gave it an id."""
     value = row.value
     fields: Mapping[str, Any] = value if isinstance(value, Mapping) else {"prompt": value}
@@ -60,7 +60,7 @@ def to_prompt(row: Row, source: str) -> tuple[Prompt, bool]:
         source = f"{source}:{extra['script_name']}"
     messages = _messages_of(fields)
     tools = _tools(fields)
-    response = _first(fields, RESPONSE_KEYS, _answer)
+    response = _first(fields, response_keys, _answer)
     if messages[-1]["role"] == "assistant":
         last = messages.pop()
         response = response or response_text([last])

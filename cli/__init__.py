@@ -1,0 +1,3 @@
+"""The `promptkit` command: parses, calls one function of the library, prints one result."""
+
+from .app import main as main

@@ -1,0 +1,5 @@
+"""`python -m promptkit_cli`."""
+
+from . import main
+
+main()

@@ -1,0 +1,228 @@
+"""How the command speaks: results on stdout, talk on stderr, and nothing untrusted as it is.
+
+Prompts and file names are text from strangers: they may hold terminal escapes, right-to-left overrides or console
+markup. `visible` shows what must not act, `rich` gets `Text` objects and never markup. A terminal gets rules, bars and
+colour (unless NO_COLOR is set); a pipe gets plain aligned lines of at most 80 columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from promptkit.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+SCHEMA_VERSION = 1
+
+
+def snippet(text: object, width: int) -> str:
+    """Return the beginning of a text on one line of at most `width` cells, with "…" where it was cut."""
+    from rich.cells import cell_len, set_cell_size
+
+    head = str(text)[: 4 * width + 200]  # combining marks take no cell: bound the characters too
+    line = visible(" ".join(head.split()))
+    cut = len(head) < len(str(text)) or cell_len(line) > width
+    return set_cell_size(line, max(width - 1, 1)).rstrip() + "…" if cut else line
+
+
+def shell(*words: object) -> str:
+    """Return a command that can be pasted."""
+    return " ".join(shlex.quote(str(w)) for w in words)
+
+
+@dataclass
+class Talk:
+    """What the user asked of the output; one per run, filled in by the options that every command has."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+    help: bool = False
+
+    def _console(self, stderr: bool) -> Console:
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        terminal = bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") not in (
+            "dumb",
+            "unknown",
+        )
+        colour = self.color == "always" or (self.color == "auto" and terminal and not os.environ.get("NO_COLOR"))
+        width = None if terminal else int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else 80
+        return Console(
+            stderr=stderr, force_terminal=colour or None, no_color=not colour,
+            color_system="standard" if colour else None, width=width and max(width, 20), highlight=False,
+            markup=False, emoji=False, legacy_windows=False,
+        )  # fmt: skip
+
+    @property
+    def out(self) -> Console:
+        return self._console(False)
+
+    @property
+    def err(self) -> Console:
+        return self._console(True)
+
+    # -- results ------------------------------------------------------------------------------------------------
+
+    def document(self, value: dict[str, Any]) -> None:
+        """Print the one JSON document of a run; ASCII, so that no text in it can act on a terminal."""
+        body = {"schema_version": SCHEMA_VERSION, **value}
+        sys.stdout.write(json.dumps(plain(body), ensure_ascii=True, allow_nan=False, indent=2) + "\n")
+
+    def line(self, text: object = "", style: str = "", *, paste: bool = False) -> None:
+        """Print a paragraph of our own words; `paste` keeps a command or a path on one line."""
+        from rich.text import Text
+
+        self.out.print(Text(visible(text, lines=True), style=style), soft_wrap=paste)
+
+    def heading(self, text: str) -> None:
+        self.line()
+        self.line(text, "bold")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: str | None = None) -> None:
+        """Print rows under column names; ">name" is right-aligned, the `wide` column takes what is left and is cut."""
+        from rich.text import Text
+
+        console = self.out
+        table = _table(console)
+        for column in columns:
+            name = column.lstrip(">")
+            table.add_column(
+                Text(visible(name)),
+                justify="right" if column.startswith(">") else "left",
+                no_wrap=True,
+                overflow="ellipsis",
+                ratio=1 if name == wide else None,
+            )
+        for row in rows:
+            table.add_row(*(cell if not isinstance(cell, str) else Text(visible(cell)) for cell in map(_cell, row)))
+        console.print(table)
+
+    def bar(self, share: float, top: float, width: int = 16) -> str:
+        """Return a bar of `share` on a scale that ends at `top`."""
+        blocks = "utf" in (getattr(sys.stdout, "encoding", "") or "").lower()
+        n = round(width * min(max(share, 0.0), top) / top) if top > 0 else 0
+        return ("█" if blocks else "#") * n
+
+    # -- talk ---------------------------------------------------------------------------------------------------
+
+    def say(self, text: str, style: str = "") -> None:
+        from rich.text import Text
+
+        if not self.quiet:
+            self.err.print(Text(visible(text, lines=True), style=style), soft_wrap=True)
+
+    def next(self, *words: object, note: str = "") -> None:
+        """Print the next step: a command that works when pasted, and why one would."""
+        self.say("next: " + shell(*words) + (f"    {note}" if note else ""), "cyan")
+
+    def error(self, message: str, hint: str = "") -> None:
+        from rich.text import Text
+
+        err = self.err
+        err.print(Text.assemble(("error: ", "bold red"), visible(message, lines=True)), soft_wrap=True)
+        if hint:
+            err.print(Text.assemble(("  next: ", "cyan"), visible(hint, lines=True)), soft_wrap=True)
+
+
+def _cell(value: object) -> Text | str:
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else str(value)
+
+
+def _table(console: Console) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    terminal = console.is_terminal
+    return Table(
+        box=box.SIMPLE_HEAD if terminal else None,
+        pad_edge=False,
+        padding=(0, 2 if terminal else 1, 0, 0),
+        header_style="bold" if terminal else "",
+        expand=False,
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: NaN becomes null, arrays and frames lists, dataclasses mappings."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(v) for v in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
+    if hasattr(value, "to_dicts"):
+        return plain(value.to_dicts())
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if hasattr(value, "__dataclass_fields__"):
+        return {k: plain(getattr(value, k)) for k in value.__dataclass_fields__}
+    return str(value)
+
+
+class Progress:
+    """What the library calls with (stage, done, total): a live line on a terminal, else a line every 10 s."""
+
+    EVERY_SECONDS = 10.0
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+        self.console = talk.err
+        self.silent = talk.quiet or talk.json
+        self.started = self.spoke = time.monotonic()
+        self.live: Any = None
+        self.task: Any = None
+        self.stage = ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def __call__(self, stage: str, done: int, total: int | None = None) -> None:
+        if self.silent:
+            return
+        if self.console.is_terminal:
+            self._draw(stage, done, total)
+            return
+        now = time.monotonic()
+        if now - self.spoke >= self.EVERY_SECONDS:
+            self.spoke = now
+            of = f" of {total:,}" if total else ""
+            self.talk.say(f"{stage}: {done:,}{of} ({now - self.started:.0f} s)")
+
+    def _draw(self, stage: str, done: int, total: int | None) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Live
+
+        if self.live is None:
+            self.live = Live(
+                SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
+                MofNCompleteColumn(), TimeElapsedColumn(), console=self.console, transient=True,
+            )  # fmt: skip
+            self.live.start()
+        if stage != self.stage:
+            if self.task is not None:
+                self.live.remove_task(self.task)
+            self.task = self.live.add_task(visible(stage), total=total)
+            self.stage = stage
+        self.live.update(self.task, completed=done, total=total)

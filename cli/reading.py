@@ -1,0 +1,199 @@
+"""`promptkit inspect` and `promptkit detokenize`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from promptkit.visible import count
+
+from .app import shared
+from .console import Progress, Talk, snippet
+
+F = TypeVar("F", bound=Callable[..., Any])
+SHOWN = 20  # files listed in a table; --json lists all
+
+
+def reading_options(command: F) -> F:
+    """Add the options of every command that reads a training directory."""
+    for option in (
+        click.option(
+            "--max-bad-rows",
+            type=click.FloatRange(0, 1),
+            default=0.001,
+            show_default=True,
+            help="Share of rows that may fail.",
+        ),
+        click.option(
+            "--max-bad-shards", type=click.IntRange(0), default=0, show_default=True, help="Files that may fail."
+        ),
+        click.option("--processes", type=click.IntRange(1), help="Worker processes (default: one per core)."),
+        click.option("--template", help="Chat template of the ids; default: by evidence."),
+        click.option(
+            "--tokenizer",
+            help="Model directory, tiktoken.model, tokenizer.json or tiktoken name; default: found nearby.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    "inspect",
+    epilog="""\b
+Example:
+  promptkit inspect /data/eagle3/synth_100k""",
+)
+@click.argument("directory")
+@reading_options
+@shared
+def inspect_command(talk: Talk, directory: str, **options: Any) -> int:
+    """Say what a training directory holds: sources, rows, tokens, tokenizer, template, one decoded row.
+
+    Every row is read and every file is accounted for: read, skipped or failed, and why.
+    """
+    from promptkit import pipeline
+
+    with Progress(talk) as progress:
+        found = pipeline.inspect(directory, progress=progress, **options)
+    if talk.json:
+        talk.document(found.to_json())
+    else:
+        show_sources(talk, found.sources)
+        talk.line()
+        show_tokenizer(talk, found.tokenizer, found.template)
+        if found.sample:
+            show_sample(talk, found.sample)
+        show_account(talk, found.account)
+    talk.next("promptkit", "build", "--from", directory, note="a reference, a prompt pack and a report")
+    return lost(talk, found)
+
+
+@click.command(
+    "detokenize",
+    epilog="""\b
+Examples:
+  promptkit detokenize /data/mix -o rows.jsonl
+  promptkit detokenize /data/mix -o sample.parquet --sample 1000""",
+)
+@click.argument("directory")
+@click.option("-o", "--out", required=True, metavar="FILE", help="A .jsonl or .parquet file to write.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows, drawn by hash of (shard, row).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample.")
+@click.option("--strict", is_flag=True, help="Write nothing when more is lost than allowed.")
+@reading_options
+@shared
+def detokenize_command(talk: Talk, directory: str, out: str, **options: Any) -> int:
+    """Write every training row as a conversation, in shard order; rows are never merged.
+
+    A run that loses files or rows writes what is good, prints the account and exits 4.
+    """
+    from promptkit import pipeline
+
+    with Progress(talk) as progress:
+        done = pipeline.detokenize(directory, out, progress=progress, **options)
+    if talk.json:
+        talk.document(done.to_json())
+    else:
+        show_sources(talk, done.sources)
+        talk.line()
+        show_tokenizer(talk, done.tokenizer, done.template)
+        show_account(talk, done.account)
+        talk.line()
+        talk.line(f"{done.rows:,} rows -> {done.out}", paste=True)
+    talk.next("promptkit", "build", "--from", directory, note="a reference, a prompt pack and a report")
+    return lost(talk, done)
+
+
+# -- what the reading commands and build show alike ----------------------------------------------------------------
+
+
+def show_sources(talk: Talk, sources: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            s["source"],
+            ", ".join(s.get("formats") or ()),
+            count(s.get("files")),
+            count(s["rows"]),
+            count(s["tokens"]),
+            count(s["supervised_tokens"]),
+        ]
+        for s in sources
+    ]
+    if len(rows) > 1:
+        totals = [sum(s.get(k) or 0 for s in sources) for k in ("files", "rows", "tokens", "supervised_tokens")]
+        rows.append(["all", "", *map(count, totals)])
+    talk.table(["source", "format", ">files", ">rows", ">tokens", ">supervised"], rows, wide="source")
+
+
+def show_tokenizer(talk: Talk, tokenizer: dict[str, Any] | None, template: dict[str, Any]) -> None:
+    if tokenizer is None:
+        talk.line("tokenizer  none (no shard holds ids)")
+    else:
+        talk.line(
+            f"tokenizer  {tokenizer['name']}, {tokenizer['n_vocab']:,} ids, sha256 {str(tokenizer['sha256'])[:12]}"
+        )
+    evidence = template.get("evidence")
+    lines = evidence.get("lines", []) if isinstance(evidence, dict) else getattr(evidence, "lines", evidence) or []
+    talk.line(f"template   {template.get('name') or 'none known: turns come from loss masks or one blob'}")
+    for text in [lines] if isinstance(lines, str) else lines:
+        talk.line(f"           {text}")
+
+
+def show_sample(talk: Talk, sample: dict[str, Any]) -> None:
+    talk.heading(f"one row: {snippet(sample['shard'], 50)}, row {sample['row']}")
+    width = min(talk.out.width, 100) - 12
+    for message in sample["messages"][:6]:
+        text = message["content"] or message.get("reasoning") or "(a tool call)"
+        talk.line(f"{message['role']:<10} {snippet(text, width)}")
+    if len(sample["messages"]) > 6:
+        talk.line(f"           and {len(sample['messages']) - 6} more turns")
+
+
+def show_account(talk: Talk, account: Iterable[Any]) -> None:
+    """Print what became of the files: totals, every failure (up to a limit, said), skipped ones by reason."""
+    entries = list(account)
+    by_status = Counter(a.status for a in entries)
+    rows = {k: sum(getattr(a, k) or 0 for a in entries) for k in ("rows", "rows_skipped", "rows_failed")}
+    talk.line()
+    talk.line(
+        f"files      {by_status['read']:,} read, {by_status['skipped']:,} skipped, {by_status['failed']:,} failed\n"
+        f"rows       {rows['rows']:,} read, {rows['rows_skipped']:,} skipped, {rows['rows_failed']:,} failed"
+    )
+    failed = [a for a in entries if a.status == "failed" or a.rows_failed]
+    if failed:
+        talk.heading("lost")
+        # A path may be longer than a line: it stands alone, its reason below.
+        for a in failed[:SHOWN]:
+            what = "whole file" if a.status == "failed" and not a.rows else f"{a.rows_failed:,} rows"
+            reasons = "; ".join(f"{r} ({n:,})" for r, n in sorted(a.row_reasons.items())) if a.rows_failed else ""
+            talk.line(f"  {a.path}", paste=True)
+            talk.line(f"    {what}: {'; '.join(x for x in (a.reason, reasons) if x)}")
+        if len(failed) > SHOWN:
+            talk.line(f"  and {len(failed) - SHOWN:,} more; --json lists all")
+    skipped = Counter(a.reason or "no reason given" for a in entries if a.status == "skipped")
+    for a in entries:
+        if a.status != "skipped":
+            skipped.update({f"row: {r}": n for r, n in a.row_reasons.items() if not a.rows_failed})
+    if skipped:
+        talk.heading("skipped")
+        for reason, n in sorted(skipped.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]:
+            talk.line(f"  {n:>7,}  {reason}")
+        if talk.verbose:
+            for a in entries:
+                if a.status == "skipped":
+                    talk.line(f"  {a.path}: {a.reason}", paste=True)
+
+
+def lost(talk: Talk, result: Any) -> int:
+    """Return 4 when more was lost than allowed (what is good has been written all the same)."""
+    if not result.lossy:
+        return 0
+    talk.error(
+        "more was lost than --max-bad-shards and --max-bad-rows allow; what could be read was used",
+        "mend or remove the files listed above, or raise the two limits to accept the loss",
+    )
+    return 4

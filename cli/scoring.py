@@ -1,0 +1,325 @@
+"""`promptkit score`: one verdict object drives the text, the JSON, the markdown, the report and the exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from promptkit.errors import UsageError
+from promptkit.visible import interval, is_number, number, p_value, percent
+
+from .app import shared
+from .console import Progress, Talk, plain, shell, snippet
+
+LISTED = 10  # prompts and clusters shown in the text; --json and the report hold all
+DIGITS = 2  # of a printed statistic: what a gate judges
+
+# option -> (key of the score, passes when value <= limit)
+GATES = {
+    "max_ratio": ("ratio", True),
+    "min_fidelity": ("fidelity", False),
+    "min_coverage": ("coverage", False),
+    "min_mix_overlap": ("mix_overlap", False),
+    "min_n": ("n", False),
+}
+
+
+@click.command(
+    "score",
+    epilog="""\b
+Examples:
+  promptkit score prompts.yaml
+  promptkit score bench.py --against promptkit-out/reference --report score.html
+  promptkit score results.jsonl --json --max-ratio 1.5 --min-fidelity 0.9
+\b
+PROMPTS is YAML, JSONL, JSON, CSV, TXT, Parquet, a pack, a results file with
+answers, a benchmark script (read, never run), or - for standard input.
+A gate that fails, or whose value does not exist, exits 3.""",
+)
+@click.argument("prompts")
+@click.option("--against", metavar="REF", help="A reference, or the directory of a build; default: the one built here.")
+@click.option("--report", metavar="FILE", help="Also write an HTML report.")
+@click.option("--markdown", is_flag=True, help="Print a short summary for a pull request instead of tables.")
+@click.option(
+    "--format",
+    "fmt",
+    metavar="FORMAT",
+    help="yaml, jsonl, json, csv, tsv, txt, parquet, arrow or py; default: by content.",
+)
+@click.option(
+    "--response", metavar="FIELD", help="The field that holds a model's answers, where it has an unusual name."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the null draws.")
+@click.option("--draws", type=click.IntRange(99), default=1999, show_default=True, help="Null draws per batch.")
+@click.option(
+    "--weight", type=click.Choice(["rows", "tokens"]), help="What the mix is weighted by; default: as it was built."
+)
+@click.option("--max-ratio", type=float, metavar="X", help="Gate: distance over the noise floor.")
+@click.option("--min-fidelity", type=float, metavar="X", help="Gate: share of prompts that belong.")
+@click.option("--min-coverage", type=float, metavar="X", help="Gate: share of the mix that is reached.")
+@click.option("--min-mix-overlap", type=float, metavar="X", help="Gate: overlap of the cluster shares.")
+@click.option("--min-n", type=int, metavar="N", help="Gate: number of prompts.")
+@shared
+def score_command(
+    talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
+    response: str | None, seed: int, draws: int, weight: str | None, **limits: float | None,
+) -> int:  # fmt: skip
+    """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
+    from promptkit.score import score
+
+    from promptkit.candidates import read_candidates
+    from promptkit.conversation import opening
+    from promptkit.reference import load_reference
+
+    if markdown and talk.json:
+        raise UsageError("--markdown and --json together", hint="one result goes to stdout: choose one of the two")
+    for name, limit in limits.items():
+        if limit is not None and limit != limit:
+            raise UsageError(f"--{name.replace('_', '-')} is NaN", hint="give a number")
+    path = resolve_reference(talk, against)
+    candidates = read_candidates(prompts, fmt=fmt, response=response)
+    say_what_was_read(talk, candidates, prompts)
+    with Progress(talk) as progress:
+        progress("load the reference", 0)
+        reference = load_reference(path)
+        progress("score", 0, len(candidates))
+        result = score(candidates, reference, seed=seed, draws=draws, weight=weight or reference.weight)
+    verdict = plain(result.to_json())
+    texts = [opening(p.messages) for p in candidates]
+    verdict["gates"] = judge(verdict, limits)
+    if report:
+        from promptkit.report import render
+
+        render(score=verdict, reference=reference, texts=texts, out=report, title=prompts)
+    if talk.json:
+        talk.document(verdict)
+    elif markdown:
+        from promptkit.report import to_markdown
+
+        talk.line(to_markdown(verdict, texts), paste=True)
+    else:
+        show_score(talk, verdict, texts)
+    if report:
+        talk.say(f"report: {report}")
+        talk.next("promptkit", "build", "--help", note="a pack that represents the mix comes from build")
+    else:
+        talk.next(
+            "promptkit",
+            "score",
+            prompts,
+            *(["--against", against] if against else []),
+            "--report",
+            "score.html",
+            note="everything, to look at",
+        )
+    return 3 if any(not g["passed"] for g in verdict["gates"]) else 0
+
+
+# -- the reference -------------------------------------------------------------------------------------------------
+
+
+def references_here(folder: Path) -> list[Path]:
+    """Return the references built in a directory: `reference/` in it or in one of its directories, default first."""
+    try:
+        near = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    except OSError:
+        return []
+    places = [folder / "promptkit-out", folder, *near]
+    found = [p / "reference" for p in places if (p / "reference" / "reference.json").is_file()]
+    return list(dict.fromkeys(found))
+
+
+def resolve_reference(talk: Talk, against: str | None) -> str:
+    """Return the reference to use: the one given, else the only one built here; say which."""
+    if against is not None:
+        inside = Path(against) / "reference"
+        return str(inside) if (inside / "reference.json").is_file() else against
+    found = references_here(Path())
+    if not found:
+        raise UsageError(
+            "no reference to score against: none was built in this directory",
+            hint=f"{shell('promptkit', 'build', '--from', 'TRAINING_DIR')}, or give --against REF",
+        )
+    if len(found) > 1:
+        names = "\n".join(f"  {p}" for p in found)
+        raise UsageError(
+            f"{len(found)} references in this directory:\n{names}", hint=f"choose one: --against {shell(found[0])}"
+        )
+    talk.say(f"against: {found[0]} (the only reference built here)")
+    return str(found[0])
+
+
+def say_what_was_read(talk: Talk, candidates: list[Any], path: str) -> None:
+    scripts: dict[str, int] = {}
+    for p in candidates:
+        name = (p.extra or {}).get("script_name")
+        if name:
+            scripts[name] = scripts.get(name, 0) + 1
+    if scripts:
+        lists = ", ".join(f"{n} ({k})" for n, k in scripts.items())
+        talk.say(f"prompts: {len(candidates)} read from the lists {lists} of {path}; the script was not run")
+    with_answer = sum(p.response is not None for p in candidates)
+    if with_answer:
+        talk.say(f"responses: {with_answer} of {len(candidates)} candidates carry one; they are scored too")
+
+
+# -- gates ---------------------------------------------------------------------------------------------------------
+
+
+def judge(verdict: dict[str, Any], limits: dict[str, float | None]) -> list[dict[str, Any]]:
+    """Return one entry per gate given: what was judged (the value as printed), the limit, and whether it passed."""
+    gates = []
+    for option, limit in limits.items():
+        if limit is None:
+            continue
+        key, at_most = GATES[option]
+        value = verdict.get(key)
+        shown = round(value, DIGITS) if is_number(value) else None
+        passed = shown is not None and (shown <= limit if at_most else shown >= limit)
+        gates.append({"gate": option, "key": key, "value": shown, "limit": limit, "passed": passed})
+    return gates
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+
+def show_score(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
+    """Print the verdict, its three parts, the distance, and what to do about it."""
+    style = {"yes": "bold green", "no": "bold red"}.get(v.get("verdict_code") or "", "bold yellow")
+    talk.line(v["verdict"], style)
+    _show_parts(talk, v)
+    _show_foreign(talk, v, texts)
+    _show_missing(talk, v)
+    _show_domains(talk, v)
+    _show_responses(talk, v)
+    _show_power(talk, v)
+    talk.line()
+    talk.line(
+        "what it is worth: a prompt score ranks sets and mixes well, single prompts poorly."
+        + ("" if v.get("responses") else " Score the responses for more: give a results file with the answers.")
+    )
+    for g in v.get("gates", ()):
+        sign = "<=" if GATES[g["gate"]][1] else ">="
+        said = f"gate {g['key']} {sign} {g['limit']:g}: {number(g['value'])}, {'passed' if g['passed'] else 'FAILED'}"
+        talk.line(said, "" if g["passed"] else "bold red")
+
+
+def _show_parts(talk: Talk, v: dict[str, Any]) -> None:
+    chance, bounds = v.get("chance") or {}, v.get("intervals") or {}
+    parts = (
+        ("fidelity", "fidelity", "do these prompts belong?"),
+        ("coverage", "coverage", "is the mix reached?"),
+        ("mix", "mix_overlap", "are the proportions right?"),
+        ("domains", "domain_overlap", "the same, by domain"),
+    )
+    talk.line()
+    talk.table(
+        ["part", ">value", "95 % interval", ">by chance", "asks"],
+        [[part, number(v.get(k)), interval(bounds.get(k)), number(chance.get(k)), asks] for part, k, asks in parts],
+    )
+    talk.line()
+    distance, floor, ratio = number(v.get("distance"), 3), number(v.get("noise_floor"), 3), number(v.get("ratio"))
+    talk.line(f"distance   {distance} = {ratio} x {floor}, the mean of random draws of {v.get('n')}")
+    excess = f"{number(v.get('excess'), 3)} beyond chance (95 %: {interval(bounds.get('excess'), 3)})"
+    talk.line(f"excess     {excess}, comparable across sizes")
+    talk.line(
+        f"p-value    {p_value(v.get('p_value'))} (belonging {p_value(v.get('p_fidelity'))},"
+        f" proportions {p_value(v.get('p_mix'))})"
+    )
+
+
+def _show_foreign(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
+    rows = v.get("prompts") or []
+    foreign = sorted(
+        (p for p in rows if p.get("belongs") is False), key=lambda p: (p.get("typicality") or 0.0, p["index"])
+    )
+    talk.heading(
+        f"does not belong: {len(foreign)} of {len(rows)} (chance alone would list about {0.05 * len(rows):.1f})"
+    )
+    width = talk.out.width
+    ids = min(max((len(str(p["id"])) for p in foreign[:LISTED]), default=2), 16)
+    room = max(width - ids - 12 - 22 - 8, 12)
+    if foreign:
+        talk.table(
+            [">typicality", "id", "domain", "prompt"],
+            [
+                [
+                    number(p.get("typicality"), 3),
+                    snippet(p["id"], ids),
+                    snippet(p.get("domain") or "", 20),
+                    snippet(_text(texts, p), room),
+                ]
+                for p in foreign[:LISTED]
+            ],
+        )
+    if len(foreign) > LISTED:
+        talk.line(f"and {len(foreign) - LISTED} more; --report or --json shows all")
+    leaked = sum(p.get("leaked") is True for p in rows)
+    if leaked:
+        talk.line(f"leaked: {leaked} of {len(rows)} prompts are in the training mix, or nearly so", "yellow")
+
+
+def _text(texts: list[str], prompt: dict[str, Any]) -> str:
+    index = prompt.get("index")
+    return texts[index] if isinstance(index, int) and index < len(texts) else str(prompt.get("text") or "")
+
+
+def _show_missing(talk: Talk, v: dict[str, Any]) -> None:
+    missing = v.get("missing") or []
+    if not missing:
+        return
+    talk.heading("what is missing (regions of the mix with too few prompts)")
+    width = min(talk.out.width, 120)
+    for m in missing[: LISTED // 2]:
+        shares = f"{percent(m.get('reference_share'))} of the mix, {percent(m.get('candidate_share'))} here"
+        talk.line(f"{snippet(m.get('name') or m.get('cluster'), width - len(shares) - 4)}: {shares}")
+        for example in (m.get("examples") or [])[:2]:
+            talk.line(f"    {snippet(example if isinstance(example, str) else example.get('text', ''), width - 5)}")
+    if len(missing) > LISTED // 2:
+        talk.line(f"and {len(missing) - LISTED // 2} more regions; --report or --json shows all")
+
+
+def _show_domains(talk: Talk, v: dict[str, Any]) -> None:
+    domains = v.get("domains") or []
+    if not domains:
+        return
+    rows = [(d["domain"], d.get("reference_share") or 0.0, d.get("candidate_share") or 0.0) for d in domains]
+    rows.sort(key=lambda r: (-r[1], -r[2], r[0]))
+    top = max(max(r[1:]) for r in rows)
+    talk.heading("domains")
+    talk.table(
+        ["domain", ">mix", "", ">here", ""],
+        [
+            [name, percent(mix), talk.bar(mix, top, 14), percent(here), talk.bar(here, top, 14)]
+            for name, mix, here in rows
+        ],
+    )
+
+
+def _show_responses(talk: Talk, v: dict[str, Any]) -> None:
+    r = v.get("responses")
+    if r:
+        talk.line()
+        talk.line(
+            f"responses  {r.get('n')} scored: fidelity {number(r.get('fidelity'))},"
+            f" {number(r.get('cross_entropy'))} bits per token (what predicts acceptance best)"
+        )
+
+
+def _show_power(talk: Talk, v: dict[str, Any]) -> None:
+    seen = [p for p in v.get("power") or [] if is_number(p.get("power"))]
+    unseen = [p for p in seen if p["power"] < 0.8 and p.get("n") in (v.get("n"), None)] or [
+        p for p in seen if p["power"] < 0.8
+    ]
+    if not seen:
+        return
+    talk.line()
+    if unseen:
+        listed = "; ".join(f"{p['change']} (found in {100 * p['power']:.0f} % of tries)" for p in unseen[:4])
+        talk.line(f"{v.get('n')} prompts cannot reliably see: {listed}")
+    else:
+        talk.line(
+            f"{v.get('n')} prompts would see in 80 % of tries or more: " + "; ".join(p["change"] for p in seen[:4])
+        )
