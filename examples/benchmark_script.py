@@ -1,6 +1,6 @@
 """A benchmark as many people keep it: the prompts stand in the script. `promptkit score` reads the list, never runs it.
 
-    promptkit score examples/benchmark_script.py
+promptkit score examples/benchmark_script.py
 """
 
 import json
@@ -17,7 +17,7 @@ def average(values):
     return sum(values) / len(values) - 1
 """,
     "Add a --verbose flag to this argparse script and log each processed file when it is given.",
-    "Translate the following SQL query into Polars: SELECT city, avg(price) FROM sales GROUP BY city HAVING count(*) > 5",
+    "Translate this SQL into Polars: SELECT city, avg(price) FROM sales GROUP BY city HAVING count(*) > 5",
     "A tank is filled by two pipes in 4 and 6 hours. How long do both need together? Think step by step.",
 ]
 
