@@ -309,7 +309,9 @@ def fit(
         groups = near_duplicate_groups(texts)
     units = np.asarray(groups, dtype=np.int64)
     folds = folds_by_unit(units, seed=seed)
-    in_fit = folds != 0 if folds.max(initial=-1) == 0 else np.ones(len(texts), dtype=bool)
+    # Vectors of fold 0 must come from a space that has not seen these rows, in either regime: the mix test draws from
+    # them, and fitted rows lie nearer to the mix than new ones (31 % false alarms at n = 60 from 1,000 rows, measured).
+    in_fit = folds != 0 if folds.max(initial=-1) >= 0 else np.ones(len(texts), dtype=bool)
 
     say("embed", 0, len(texts))
     encode_ids = tokenizer.encode_batch
