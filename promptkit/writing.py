@@ -235,6 +235,8 @@ def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             shutil.rmtree(path, ignore_errors=True)
+            if os.path.lexists(path):  # a passing fault, such as no free descriptor, must not leave it for ever
+                shutil.rmtree(path, ignore_errors=True)
         else:
             os.unlink(path)
 
