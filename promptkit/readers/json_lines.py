@@ -20,13 +20,12 @@ from typing import Any
 from promptkit.readers.limits import CHUNK, plain_chunks
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, Record
 from promptkit.readers.schemas import is_sample, to_record
-from promptkit.readers.values import NOT_JSON, TOKEN, loads
+from promptkit.readers.values import NOT_JSON, OPEN, Scanner, loads
 
 WRAPPERS = ("data", "rows", "train", "samples", "examples", "items", "instances", "conversations", "dataset", "records")
 HEAD = 4 << 20  # bytes in which the form of the file must show
 _WRAPPER_SET = frozenset(WRAPPERS)
 BLANK = b" \t\r\n"
-QUOTE, BACKSLASH = b'"\\'
 
 
 def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
@@ -108,6 +107,8 @@ def _is_lines(head: bytearray, limits: Limits) -> bool:
     first, second = (*lines, b"", b"")[:2]
     if first[:1] not in (b"{", b"["):
         return True  # text: each line fails by itself
+    if len(first) > limits.record_bytes:
+        return False  # perhaps a whole file on one line; brackets tell its rows apart
     value = _parsed(first, limits)
     if value is not None:
         # [{...}, {...}] alone on the only line is an array of rows, on the first of many a row
@@ -141,7 +142,7 @@ def _lines(chunks: Iterator[bytes | bytearray], limits: Limits) -> Iterator[byte
                     yield pending if len(pending) <= limits.record_bytes else _too_large(limits)
                 pending = bytearray()
             elif piece.strip(BLANK):
-                yield piece
+                yield piece if len(piece) <= limits.record_bytes else _too_large(limits)
         if not dropping:
             pending += lines[-1]
             if len(pending) > limits.record_bytes:
@@ -165,55 +166,44 @@ def _elements(chunks: Iterator[bytes | bytearray], limits: Limits) -> Iterator[b
     Only quotes, escapes and brackets are looked at. An array that does not end, or ends and goes on, is a BadFile.
     """
     first = bytes(next(chunks, b""))
-    base, depth, quoted = 0, 0, False  # a value begins where the depth is `base`
+    scanner = Scanner()
+    base = depth = 0  # a value begins where the depth is `base`
     if first.lstrip(BLANK).startswith(b"["):
         base, depth, first = 1, 1, first.lstrip(BLANK)[1:]
     elif len(first) >= CHUNK and (wrapped := _WRAPPED.match(first)):
         base, depth, first = 2, 2, first[wrapped.end() + 1 :]
-    element, large, stray, carry = bytearray(), False, False, b""
-    for chunk in itertools.chain([first], chunks):
-        piece = carry + chunk
-        carry = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""  # an escape is not cut in two
-        piece = piece[: len(piece) - len(carry)]
+    element, large, stray = bytearray(), False, False
+    for piece in itertools.chain([first], chunks):
         start = 0
-        for match in TOKEN.finditer(piece):
-            token = piece[match.start()]
-            if token == BACKSLASH or (quoted and token != QUOTE):
-                continue
-            if token == QUOTE:
-                quoted = not quoted
-            elif token in b"[{":
+        for at in scanner.brackets(piece):
+            if piece[at] in OPEN:
                 if depth == base:
-                    stray |= bool(piece[start : match.start()].strip(BLANK + b","))
-                    if stray:
+                    if stray or piece[start:at].strip(BLANK + b","):
                         yield BadRow(NOT_JSON)
                         stray = False
-                    start = match.start()
+                    start = at
                 depth += 1
-            else:
-                depth -= 1
-                if depth == base:
-                    element += piece[start : match.end()]
-                    yield _too_large(limits) if large or len(element) > limits.record_bytes else element
-                    element, large, start = bytearray(), False, match.end()
-                elif depth < base:
-                    if piece[start : match.start()].strip(BLANK + b",") or stray:
-                        yield BadRow(NOT_JSON)
-                    if base == 1 and (piece[match.end() :] + carry + b"".join(itertools.islice(chunks, 1))).strip(
-                        BLANK
-                    ):
-                        raise BadFile("the array is followed by other data")
-                    if base == 0:
-                        raise BadFile("a bracket is closed that was never opened: the rest cannot be told apart")
-                    return
-        if depth > base:
-            if not large:
-                element += piece[start:]
-                if len(element) > limits.record_bytes:
-                    element, large = bytearray(), True
-        else:
-            stray |= bool(piece[start:].strip(BLANK + b","))
-    if depth > base or stray or quoted:
+                continue
+            depth -= 1
+            if depth == base:
+                element += piece[start : at + 1]
+                yield _too_large(limits) if large or len(element) > limits.record_bytes else element
+                element, large, start = bytearray(), False, at + 1
+            elif depth < base:
+                if stray or piece[start:at].strip(BLANK + b","):
+                    yield BadRow(NOT_JSON)
+                if base == 1 and (piece[at + 1 :].strip(BLANK) or next(chunks, b"").strip(BLANK)):
+                    raise BadFile("the array is followed by other data")
+                if base == 0:
+                    raise BadFile("a bracket is closed that was never opened: the rest cannot be told apart")
+                return
+        if depth == base:
+            stray = stray or bool(piece[start:].strip(BLANK + b","))
+        elif not large:
+            element += piece[start:]
+            if len(element) > limits.record_bytes:
+                element, large = bytearray(), True
+    if depth > base or stray:
         yield _too_large(limits) if large else BadRow(NOT_JSON)
     if base:
         raise BadFile("the array is cut: its end is missing")
