@@ -9,6 +9,7 @@ and a family that we do not know has others; both are said, not refused.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,11 +28,11 @@ Row = tuple[NDArray[Any], "NDArray[Any] | None"]
 
 MAX_ROWS = 512
 MAX_UNKNOWN = 0.001  # share of ids outside the table: more is evidence against the tokenizer (DESIGN, Settled readings)
-MAX_BROKEN = 0.005  # share of characters that are broken UTF-8; text that was encoded has none
+MAX_BROKEN = 0.001  # broken UTF-8 characters an id: text that was encoded has none; wrong tables have 0.004 and more
 MIN_GRAMMAR = 0.8  # share of turn markers in their place, from which a template is used
 BAD_GRAMMAR = 0.5  # below it, in rows that are full of markers, the special ids are others
-MIN_SAME = 0.6  # share of stored tokens that re-encoding gives again; right tables 0.9 and more, wrong ones 0.4 at most
-PIECE_IDS, ENCODED_IDS = 8, 40_000  # shorter pieces say nothing; so many ids are re-encoded at most
+MIN_SAME = 0.8  # share of stored tokens that re-encoding gives again: 0.99 even if the splitting pattern is another's
+PIECE_IDS, WINDOW_IDS, ENCODED_IDS = 8, 64, 40_000  # pieces that are re-encoded: least, most, and all together
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def detect(samples: Sequence[Row], tokenizer: Tokenizer) -> Evidence:
     def refuse(reason: str) -> Evidence:
         return Evidence(None, 0.0, [*lines, reason], tokenizer_ok=False, reason=reason)
 
-    if reason := _halves(rows):
+    if reason := _halves([np.asarray(ids) for ids, _ in samples[::step]]):
         return refuse(reason)
     n_ids = sum(len(ids) for ids, _ in rows)
     unknown = [int(len(ids) - np.count_nonzero(tokenizer.known(ids))) for ids, _ in rows]
@@ -89,10 +90,14 @@ def detect(samples: Sequence[Row], tokenizer: Tokenizer) -> Evidence:
         if score < MIN_GRAMMAR:
             lines.append(f"template {template.name} is not used: its grammar does not hold")
             template = None
-    broken, n_characters = _broken([ids for ids, _ in rows], tokenizer)
-    if broken > MAX_BROKEN * n_characters:
-        return refuse(f"{broken / n_characters:.1%} of the characters are broken UTF-8: text that was encoded has none")
-    lines.append(f"{broken:,} of {n_characters:,} characters are broken UTF-8")
+    broken = [_broken(ids, tokenizer) for ids, _ in rows]
+    n_broken_rows = sum(1 for n in broken if n)
+    lines.append(f"{sum(broken):,} characters, in {n_broken_rows:,} rows, are broken UTF-8")
+    if sum(broken) > MAX_BROKEN * n_ids and n_broken_rows > min(1, len(rows) - 1):
+        return refuse(
+            f"{sum(broken):,} characters, in {n_broken_rows:,} of {len(rows):,} rows, are broken UTF-8 in the middle "
+            "of the text: text that was encoded has none"
+        )
     same, n_encoded = _same([ids for ids, _ in rows], tokenizer, template)
     if n_encoded:
         lines.append(f"decoded and encoded again, {same / n_encoded:.1%} of {n_encoded:,} ids come back")
@@ -118,13 +123,16 @@ def detect(samples: Sequence[Row], tokenizer: Tokenizer) -> Evidence:
     return Evidence(_variant(template, walks, lines), round(score, 4), lines)
 
 
-def _halves(rows: Sequence[Row]) -> str | None:
+_SPARE = re.compile("reserved|unused|extra_id|SPECIAL_", re.IGNORECASE)  # names that no template uses
+
+
+def _halves(rows: Sequence[NDArray[Any]]) -> str | None:
     """32-bit ids read as 16-bit ones: every second number is 0, 1 or 2."""
-    ids = [ids for ids, _ in rows if len(ids) >= 8 and len(ids) % 2 == 0]
-    if len(ids) < len(rows) / 2:
+    even_rows = [ids for ids in rows if len(ids) >= 8 and len(ids) % 2 == 0]
+    if 2 * len(even_rows) < len(rows):
         return None
-    odd, even = np.concatenate([x[1::2] for x in ids]), np.concatenate([x[::2] for x in ids])
-    for high, low in ((odd, even), (even, odd)):
+    first, second = np.concatenate([x[::2] for x in even_rows]), np.concatenate([x[1::2] for x in even_rows])
+    for high, low in ((second, first), (first, second)):
         if np.mean((high >= 0) & (high <= 3)) > 0.95 and np.mean((low >= 0) & (low <= 3)) < 0.5:
             return "every second id is 0, 1, 2 or 3: 32-bit ids that were read as 16-bit ones"
     return None
@@ -161,28 +169,23 @@ def _against_roles(t: Template, walks: Iterable[Walk], tokenizer: Tokenizer, lin
     return None
 
 
-def _broken(rows: Sequence[NDArray[Any]], tokenizer: Tokenizer) -> tuple[int, int]:
-    """Broken characters inside rows (the ends may be cut) and all characters; a real U+FFFD is not broken."""
-    broken = total = 0
-    for ids in rows:
-        data = tokenizer.decode_bytes(ids)
-        text = data.decode("utf-8", "replace")
-        total += len(text)
-        if "\ufffd" in text:
-            broken += max(0, text.strip("\ufffd").count("\ufffd") - data.count(b"\xef\xbf\xbd"))
-    return broken, max(total, 1)
+def _broken(ids: NDArray[Any], tokenizer: Tokenizer) -> int:
+    """Broken characters inside a row, whose ends may be cut; a real U+FFFD is not broken."""
+    data = tokenizer.decode_bytes(ids)
+    text = data.decode("utf-8", "replace")
+    return max(0, text.strip("\ufffd").count("\ufffd") - data.count(b"\xef\xbf\xbd")) if "\ufffd" in text else 0
 
 
 def _same(rows: Sequence[NDArray[Any]], tokenizer: Tokenizer, template: Template | None) -> tuple[int, int]:
     """How many stored tokens re-encoding gives again, of how many; (0, 0) where the tokenizer cannot encode."""
     special = np.zeros(tokenizer.n_vocab + 1, bool)
     special[list(tokenizer.specials.values())] = True
-    special |= ~tokenizer._known
+    special |= ~tokenizer.known(np.arange(tokenizer.n_vocab + 1))
     same = n = 0
     for ids in rows:
-        inside = np.where((ids < 0) | (ids >= tokenizer.n_vocab), tokenizer.n_vocab, ids)
-        for piece in np.split(ids, np.flatnonzero(special[inside])):
-            piece = piece[1:] if len(piece) and special[min(max(int(piece[0]), 0), tokenizer.n_vocab)] else piece
+        cuts = np.flatnonzero(special[tokenizer.clip(ids)] | (np.arange(1, len(ids) + 1) % WINDOW_IDS == 0))
+        for piece in np.split(ids, cuts):
+            piece = piece[1:]  # begins with the special id, or in the middle of a word
             if len(piece) < PIECE_IDS:
                 continue
             data = tokenizer.decode_bytes(piece)
@@ -202,7 +205,7 @@ def _same(rows: Sequence[NDArray[Any]], tokenizer: Tokenizer, template: Template
 
 def _spans(ids: NDArray[Any], tokenizer: Tokenizer) -> NDArray[np.int64]:
     """Where each token lies in the text: one number for its begin and end byte."""
-    ends = np.cumsum([len(t) for t in tokenizer.tokens(ids)], dtype=np.int64)
+    ends = tokenizer.spell(ids)[1]
     starts = np.concatenate([[0], ends[:-1]])
     return np.asarray(starts << 32 | ends, np.int64)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from promptkit.conversation import Message
@@ -22,7 +23,7 @@ from promptkit.errors import UsageError
 from promptkit.registry import resolve
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity, which is quick: tables are cached for each
 class Template:
     """One family of chat templates.
 
@@ -33,7 +34,7 @@ class Template:
 
     name: str
     grammar: str  # which builder of recover.py reads the content: "kimi", "hermes" or "plain"
-    roles: Mapping[str, str] = field(default_factory=dict, hash=False)
+    roles: Mapping[str, str] = field(default_factory=dict)
     opener: str | None = None
     header_end: str | None = None
     ends: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class Template:
     lead: str | None = None  # role of text before the first marker
     default_system: str | None = None  # inserted by the template itself where no system turn is given
 
-    @property
+    @cached_property
     def markers(self) -> tuple[str, ...]:
         """All marker names, each once."""
         ends = (self.header_end,) if self.header_end not in (None, "\n") else ()
@@ -54,10 +55,15 @@ class Template:
         names = (*self.roles, *opener, *ends, *self.ends, *self.finals, *self.skips, *self.inner, *(self.think or ()))
         return tuple(dict.fromkeys(n for n in names if n))
 
-    @property
-    def openers(self) -> tuple[str, ...]:
+    @cached_property
+    def openers(self) -> frozenset[str]:
         """The markers that open a turn."""
-        return (*self.roles, self.opener) if self.opener else tuple(self.roles)
+        return frozenset((*self.roles, self.opener) if self.opener else self.roles)
+
+    @cached_property
+    def closers(self) -> frozenset[str]:
+        """The markers that end a turn."""
+        return frozenset((*self.ends, *self.finals))
 
 
 THINK = ("<think>", "</think>")
@@ -199,7 +205,8 @@ def _write_hermes(
         out.append(f"<|im_start|>system\n{head}{declared}{QWEN_TOOLS[1]}<|im_end|>\n")
     elif system is not None:
         out.append(f"<|im_start|>system\n{system}<|im_end|>\n")
-    last_query = _last(rest, lambda m: m["role"] == "user")
+    asked = any(m["role"] == "user" for m in rest)
+    last_query = _last(rest, lambda m: m["role"] == "user") if asked else len(rest) - 1  # as Qwen's template has it
     roles = [m["role"] for m in rest] + [""]
     for i, m in enumerate(rest):
         role = m["role"]

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,16 +91,25 @@ def _marker_table(tokenizer: Tokenizer, template: Template) -> tuple[NDArray[np.
     return flags, names
 
 
+@lru_cache(maxsize=64)
+def _as_text(tokenizer: Tokenizer, template: Template) -> tuple[str, ...]:
+    """The markers inside assistant turns that this tokenizer spells as text, so that text has to be searched for them.
+
+    Kimi's tool markers are never text: what only looks like them stays content.
+    """
+    inner = template.inner if template.grammar == "hermes" else ()
+    return tuple(m for m in (*inner, *(template.think or ())) if m not in tokenizer.specials)
+
+
 def cut_ids(ids: NDArray[Any], tokenizer: Tokenizer, template: Template) -> tuple[list[str], list[bytes]]:
     """Return the n markers among the ids and the n + 1 byte strings around them."""
     flags, names = _marker_table(tokenizer, template)
-    tokens = tokenizer.tokens(ids)
-    inside = np.where((ids < 0) | (ids >= tokenizer.n_vocab), tokenizer.n_vocab, ids)
-    at = flags[inside].nonzero()[0].tolist()
+    at = flags[tokenizer.clip(ids)].nonzero()[0]
+    data, ends = tokenizer.spell(ids)
     marks = [names[i] for i in ids[at].tolist()]
-    join = b"".join
-    starts, ends = [0, *(i + 1 for i in at)], [*at, len(tokens)]
-    return marks, [join(tokens[a:b]) for a, b in zip(starts, ends, strict=True)]
+    behind = ends[at].tolist()
+    before = [b - len(m.encode()) for b, m in zip(behind, marks, strict=True)]
+    return marks, [data[a:b] for a, b in zip([0, *behind], [*before, len(data)], strict=True)]
 
 
 def cut_text(text: str, template: Template) -> tuple[list[str], list[bytes]]:
@@ -115,7 +124,7 @@ def cut_text(text: str, template: Template) -> tuple[list[str], list[bytes]]:
 def walk(template: Template, marks: Sequence[str], texts: Sequence[bytes]) -> Walk:
     """Follow the grammar of turns; what breaks it stays in the content of the turn before and is marked."""
     w = Walk()
-    openers, ends, n = set(template.openers), set(template.ends) | set(template.finals), len(marks)
+    openers, ends, n = template.openers, template.closers, len(marks)
     if texts[0].strip():
         w.turns.append(Turn(template.lead, "", [("", texts[0])]))
     i = 0
@@ -177,7 +186,7 @@ def walk(template: Template, marks: Sequence[str], texts: Sequence[bytes]) -> Wa
             if mark in ends and not text.strip() and (i == n - 1 or marks[i + 1] in openers):
                 turn.closed = True
         i += 1
-    for turn, later in zip(w.turns, [*w.turns[1:], None], strict=True):
+    for turn, later in zip_longest(w.turns, w.turns[1:]):
         if turn.role is None:  # what comes before an answer was asked
             turn.role = "user" if later is not None and later.role == "assistant" else "assistant"
     return w
@@ -622,10 +631,8 @@ def parse_ids(
     """Return the conversation that the ids hold (padding taken off before); never raises for any ids."""
     if template is not None:
         marks, texts = cut_ids(ids, tokenizer, template)
-        openers = set(template.openers)
-        if any(m in openers for m in marks):
-            missing = tuple(m for m in (*template.inner, *(template.think or ())) if m not in tokenizer.specials)
-            return _conversation(template, walk(template, marks, texts), missing)
+        if not template.openers.isdisjoint(marks):
+            return _conversation(template, walk(template, marks, texts), _as_text(tokenizer, template))
     return _without_template(ids, mask, tokenizer)
 
 
@@ -633,8 +640,7 @@ def parse_text(text: str, template: Template | None) -> Conversation:
     """Return the conversation in text with chat markers; without any marker it is one message of the user."""
     for t in [template] if template is not None else _most_marked(text):
         marks, texts = cut_text(text, t)
-        openers = set(t.openers)
-        if any(m in openers for m in marks):
+        if not t.openers.isdisjoint(marks):
             return _conversation(t, walk(t, marks, texts), ())
     return Conversation([{"role": "user", "content": whole(text)}], marks=("no template: one text",))
 
@@ -701,7 +707,7 @@ def uses_tools(conversation: Conversation) -> bool:
     messages = conversation.messages
     if conversation.tools:
         return True
-    for m, later in zip(messages, [*messages[1:], None], strict=True):
+    for m, later in zip_longest(messages, messages[1:]):
         if m["role"] == "tool" or m.get("tool_calls"):
             return True
         if m["role"] == "assistant":

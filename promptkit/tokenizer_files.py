@@ -250,7 +250,14 @@ def sentencepiece_to_json(path: Path, data: bytes) -> dict[str, Any]:
         "added_tokens": added,
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
         "pre_tokenizer": None,
-        "decoder": {"type": "Metaspace"},
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
         "model": model,
     }
 

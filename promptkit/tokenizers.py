@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ from promptkit.tokenizer_files import (
     sentencepiece_to_json,
     tekken_tables,
 )
+
+SPELLED_IDS = 1 << 17  # ids looked up at once: bounds the memory of one look-up to some MB
 
 
 class Tokenizer:
@@ -84,39 +87,74 @@ class Tokenizer:
         self.n_vocab = max(tokens, default=-1) + 1
         self._known = np.zeros(self.n_vocab + 1, bool)  # one more: where every id out of range is looked up
         self._known[list(tokens)] = True
-        self._tokens = [tokens[i] if i in tokens else placeholder(i) for i in range(self.n_vocab)]
+        # One string of bytes and where each token lies in it: gathered by numpy, ids never become Python integers.
+        shown = [tokens[i] if i in tokens else placeholder(i) for i in range(self.n_vocab)]
+        self._lengths = np.array([len(t) for t in shown], np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._bytes = np.frombuffer(b"".join(shown), np.uint8)
         self.pad, self.eos, self.bos = (self.specials.get(s) if s else None for s in (pad, eos, bos))
         self.sha256 = self._identity()
 
     def _identity(self) -> str:
-        lengths = np.array([len(t) for t in self._tokens], "<i4")
-        digest = hashlib.sha256(lengths.tobytes())
+        digest = hashlib.sha256(self._lengths.astype("<i4").tobytes())
         digest.update(self._known[:-1].tobytes())
-        digest.update(b"".join(self._tokens))
+        digest.update(self._bytes.tobytes())
         digest.update(json.dumps([self.specials, self.encoder.identity]).encode())
         return digest.hexdigest()
 
     def known(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """Return for each id whether the table holds it."""
-        ids = np.asarray(ids, np.int64)
-        return self._known[np.where((ids < 0) | (ids > self.n_vocab), self.n_vocab, ids)]
+        return self._known[self.clip(ids)]
 
-    def tokens(self, ids: NDArray[Any]) -> list[bytes]:
-        """Return the bytes of each id; `<|unknown_id_N|>` where the table has none."""
+    def clip(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the ids with `n_vocab` in the place of those out of range, to index a table of n_vocab + 1."""
+        ids = np.asarray(ids, np.int64)
+        if self._all_inside(ids):
+            return ids
+        return np.where((ids < 0) | (ids > self.n_vocab), self.n_vocab, ids)
+
+    def _all_inside(self, ids: NDArray[np.int64]) -> bool:
+        return not len(ids) or int(ids.view(np.uint64).max()) < self.n_vocab  # a negative id is a huge one here
+
+    def spell(self, ids: NDArray[Any]) -> tuple[bytes, NDArray[np.int64]]:
+        """Return the bytes of all ids, joined, and where each one ends; `<|unknown_id_N|>` where the table has none."""
         if self.encoder.identity[0] == "words":
             raise UsageError(
                 "the words splitter hashes words to ids and cannot decode them",
                 hint="give the tokenizer of the target model: a model directory, tiktoken.model or tokenizer.json",
             )
-        ids = np.asarray(ids)
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self.n_vocab):
-            table, n = self._tokens, self.n_vocab
-            return [table[i] if 0 <= i < n else placeholder(i) for i in ids.tolist()]
-        return list(map(self._tokens.__getitem__, ids.tolist()))
+        ids = np.asarray(ids, np.int64)
+        if len(ids) > SPELLED_IDS:
+            parts = [self.spell(ids[k : k + SPELLED_IDS]) for k in range(0, len(ids), SPELLED_IDS)]
+            shifts = np.cumsum([0, *(len(data) for data, _ in parts)])
+            ends = np.concatenate([e + shift for (_, e), shift in zip(parts, shifts, strict=False)])
+            return b"".join(data for data, _ in parts), ends
+        if not self._all_inside(ids):
+            tokens = [self.token(i) for i in ids.tolist()]
+            return b"".join(tokens), np.cumsum([len(t) for t in tokens], dtype=np.int64)
+        lengths = self._lengths[ids]
+        ends = np.cumsum(lengths)
+        if not len(ids):
+            return b"", ends
+        where = np.arange(int(ends[-1]))
+        where += np.repeat(self._starts[ids] - (ends - lengths), lengths)
+        return self._bytes[where].tobytes(), ends
+
+    def token(self, i: int) -> bytes:
+        """Return the bytes of one id."""
+        if not 0 <= i < self.n_vocab:
+            return placeholder(i)
+        start = int(self._starts[i])
+        return self._bytes[start : start + int(self._lengths[i])].tobytes()
+
+    def tokens(self, ids: NDArray[Any]) -> list[bytes]:
+        """Return the bytes of each id."""
+        data, ends = self.spell(ids)
+        return [data[a:b] for a, b in pairwise([0, *ends.tolist()])]
 
     def decode_bytes(self, ids: NDArray[Any]) -> bytes:
         """Return the bytes of all ids, joined."""
-        return b"".join(self.tokens(ids))
+        return self.spell(ids)[0]
 
     def decode(self, ids: NDArray[Any]) -> str:
         """Return the text of all ids; bytes that are no UTF-8 become U+FFFD (lossy)."""
@@ -345,6 +383,10 @@ def _from_ranks(path: Path, data: bytes, config: dict[str, Any]) -> Tokenizer:
     return _build({r: t for t, r in ranks.items()}, specials, config, default, encoder, notes)
 
 
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def _load_cached(name: str) -> Tokenizer:
     """Read an encoding from tiktoken's cache: a file named by the SHA-1 of the address it once came from."""
     file, sha256, _ = _ENCODINGS[name]
@@ -359,7 +401,7 @@ def _load_cached(name: str) -> Tokenizer:
             hint=f"give the file {file}.tiktoken itself, or set TIKTOKEN_CACHE_DIR to a folder that holds it",
         )
     data = read_bytes(path)
-    if hashlib.sha256(data).hexdigest() != sha256:
+    if _sha256(data) != sha256:
         raise InputError(f"tokenizer {name!r}: the cached file {path} is not the published one", hint="delete it")
     config = {"promptkit": {"name": name}, "added_tokens_decoder": {str(i): s for s, i in _ENCODINGS[name][2].items()}}
     return _from_ranks(path, data, config)
