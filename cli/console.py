@@ -21,7 +21,6 @@ from promptkit.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
 SCHEMA_VERSION = 1
 
@@ -82,11 +81,19 @@ class Talk:
         body = {"schema_version": SCHEMA_VERSION, **value}
         sys.stdout.write(json.dumps(plain(body), ensure_ascii=True, allow_nan=False, indent=2) + "\n")
 
+    def _print(self, what: Any, *, stderr: bool = False, soft_wrap: bool = False) -> None:
+        """Render with rich, write ourselves: rich pads lines with blanks, and exits on a closed pipe."""
+        console = self._console(stderr)
+        with console.capture() as rendered:
+            console.print(what, soft_wrap=soft_wrap)
+        lines = rendered.get().split("\n")
+        (sys.stderr if stderr else sys.stdout).write("\n".join(x.rstrip(" ") for x in lines))
+
     def line(self, text: object = "", style: str = "", *, paste: bool = False) -> None:
         """Print a paragraph of our own words; `paste` keeps a command or a path on one line."""
         from rich.text import Text
 
-        self.out.print(Text(visible(text, lines=True), style=style), soft_wrap=paste)
+        self._print(Text(visible(text, lines=True), style=style), soft_wrap=paste)
 
     def heading(self, text: str) -> None:
         self.line()
@@ -94,22 +101,26 @@ class Talk:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, wide: str | None = None) -> None:
         """Print rows under column names; ">name" is right-aligned, the `wide` column takes what is left and is cut."""
+        from rich.cells import cell_len
         from rich.text import Text
 
         console = self.out
         table = _table(console)
-        for column in columns:
-            name = column.lstrip(">")
+        cells = [[visible(cell) for cell in row] for row in rows]
+        names = [column.lstrip(">") for column in columns]
+        widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+        room = console.width - sum(w + 2 for w, name in zip(widths, names, strict=True) if name != wide)
+        for column, name in zip(columns, names, strict=True):
             table.add_column(
-                Text(visible(name)),
+                Text(name),
                 justify="right" if column.startswith(">") else "left",
                 no_wrap=True,
                 overflow="ellipsis",
-                ratio=1 if name == wide else None,
+                max_width=max(room, 8) if name == wide else None,
             )
-        for row in rows:
-            table.add_row(*(cell if not isinstance(cell, str) else Text(visible(cell)) for cell in map(_cell, row)))
-        console.print(table)
+        for row in cells:
+            table.add_row(*map(Text, row))
+        self._print(table)
 
     def bar(self, share: float, top: float, width: int = 16) -> str:
         """Return a bar of `share` on a scale that ends at `top`."""
@@ -123,7 +134,7 @@ class Talk:
         from rich.text import Text
 
         if not self.quiet:
-            self.err.print(Text(visible(text, lines=True), style=style), soft_wrap=True)
+            self._print(Text(visible(text, lines=True), style=style), stderr=True, soft_wrap=True)
 
     def next(self, *words: object, note: str = "") -> None:
         """Print the next step: a command that works when pasted, and why one would."""
@@ -132,16 +143,10 @@ class Talk:
     def error(self, message: str, hint: str = "") -> None:
         from rich.text import Text
 
-        err = self.err
-        err.print(Text.assemble(("error: ", "bold red"), visible(message, lines=True)), soft_wrap=True)
+        said = Text.assemble(("error: ", "bold red"), visible(message, lines=True))
+        self._print(said, stderr=True, soft_wrap=True)
         if hint:
-            err.print(Text.assemble(("  next: ", "cyan"), visible(hint, lines=True)), soft_wrap=True)
-
-
-def _cell(value: object) -> Text | str:
-    from rich.text import Text
-
-    return value if isinstance(value, Text) else str(value)
+            self._print(Text.assemble(("  next: ", "cyan"), visible(hint, lines=True)), stderr=True, soft_wrap=True)
 
 
 def _table(console: Console) -> Table:

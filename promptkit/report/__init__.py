@@ -43,6 +43,9 @@ def render(
     manifest; `texts` are the candidates' openings in input order, which a score does not hold. Same input, same bytes.
     Raises UsageError where `out` cannot be written, ResourceError where the disk is full.
     """
+    manifest = getattr(pack, "manifest", None)
+    if not title and isinstance(manifest, dict):
+        title = f"pack {manifest.get('name')}@{manifest.get('version')}"
     n = MAX_PROMPTS
     while True:
         page = _page(views.page(score, reference, pack, texts, title or "promptkit report", n)).encode("utf-8")
@@ -89,8 +92,6 @@ def _page(context: dict[str, Any]) -> str:
     import jinja2
     from markupsafe import Markup
 
-    from promptkit import __version__
-
     def read(name: str) -> str:
         return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
@@ -102,7 +103,7 @@ def _page(context: dict[str, Any]) -> str:
     )  # fmt: skip
     environment.filters.update(number=number, percent=percent, count=count)
     page: str = environment.get_template("page.html").render(
-        css=Markup(css), js=Markup(js), css_hash=_csp_hash(css), js_hash=_csp_hash(js), version=__version__, **context
+        css=Markup(css), js=Markup(js), css_hash=_csp_hash(css), js_hash=_csp_hash(js), **context
     )
     return page
 

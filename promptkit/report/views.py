@@ -278,6 +278,9 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
     """Return the template's variables for whatever of score, reference and pack there is."""
     v = as_json(score) if score is not None else None
     name = "pack" if pack is not None else "candidates"
+    if v is not None and pack is not None and texts is None:
+        openings = {p.id: opening(p.messages) for p in pack}
+        texts = [openings.get(str(p["id"]), "") for p in sorted(v.get("prompts") or [], key=lambda p: p["index"])]
     if v is not None:
         domains = _shares(v.get("domains") or [], "domain", paired=True)
         clusters = _shares(v.get("clusters") or [], "name", paired=True)

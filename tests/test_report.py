@@ -1,0 +1,180 @@
+"""The page: everything on it, nothing from the network, and hostile text that does nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from score_example import HOSTILE, TEXTS, score_json
+
+from promptkit.errors import UsageError
+from promptkit.report import MAX_BYTES, render, to_markdown
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text outside script and style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text, self._inside = "", ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def html(tmp_path):
+    return render(score=score_json(), texts=TEXTS, out=tmp_path / "r.html", title="bench <i>.py").read_text()
+
+
+def test_page_holds_verdict_parts_and_definitions(html):
+    page = Page(html)
+    assert "2 of 4 prompts do not belong" in page.text
+    assert "this set: 1.80 x" in page.text
+    for term in ("fidelity", "coverage", "mix overlap", "noise floor", "typicality", "opening"):
+        assert term in page.text
+    assert "ab" * 32 in page.text
+
+
+def test_prompts_are_sorted_by_typicality_and_flagged(html):
+    text = Page(html).text
+    at = [text.rindex(t) for t in ("general relativity in depth", "{{7*7}} </style> ca", "inserts a key into a B-tree")]
+    assert at == sorted(at)
+    assert text.count("does not belong") >= 2
+    assert "leaked" in text
+
+
+def test_hostile_text_stays_text(html):
+    page = Page(html)
+    assert len(page.named("script")) == 1
+    assert len(page.named("style")) == 1
+    assert not page.named("i")
+    assert not page.named("b")
+    assert '<script>alert("x")</script>' in page.text
+    assert "{{7*7}}" in page.text
+    for acting in ("\x1b", "\x07", "\u202e", "\u202c"):
+        assert acting not in html
+    assert r"\x1b[2J\x07 \u202eevil" in page.text
+
+
+def test_page_asks_the_network_for_nothing(html):
+    page = Page(html)
+    for tag, attributes in page.tags:
+        assert "src" not in attributes, tag
+        assert not [a for a in attributes if a.startswith("on") or a == "style"], tag
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not page.named("link")
+    (policy,) = [m["content"] for m in page.named("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_policy_hashes_are_those_of_the_script_and_style(html):
+    import base64
+    import hashlib
+
+    for tag in ("script", "style"):
+        body = re.search(f"<{tag}>(.*?)</{tag}>", html, re.S)[1]
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in html
+
+
+def test_large_sets_stay_below_the_size_limit_and_say_what_is_shown(tmp_path):
+    prompts = [
+        {
+            **score_json()["prompts"][0],
+            "index": i,
+            "id": f"{i:032x}",
+            "typicality": i / 5000,
+            "nearest": [{"similarity": 0.5, "text": "<" * 500, "source": "s"}] * 10,
+        }
+        for i in range(5000)
+    ]
+    page = render(
+        score=score_json(prompts=prompts), texts=["<&>'\"" * 400] * 5000, out=tmp_path / "r.html"
+    ).read_bytes()
+    assert len(page) <= MAX_BYTES
+    assert re.search(rb"Shown \d+ of 5,000, least typical first", page)
+
+
+def test_same_score_gives_the_same_bytes(tmp_path):
+    pages = [
+        render(score=score_json(), texts=TEXTS, out=tmp_path / f"{i}.html", title="t").read_bytes() for i in range(2)
+    ]
+    assert pages[0] == pages[1]
+
+
+def test_values_that_do_not_exist_are_dashes(tmp_path):
+    empty = score_json(
+        distance=None,
+        noise_floor=None,
+        ratio=None,
+        p_value=float("nan"),
+        intervals={},
+        power=[],
+        missing=[],
+        clusters=[],
+        domains=[],
+    )
+    text = Page(render(score=empty, out=tmp_path / "r.html").read_text()).text
+    assert "this set:" not in text
+    assert not re.search(r"\bnan\b", text, re.I)
+    assert "None" not in text
+
+
+def test_unwritable_target_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="report not written"):
+        render(score=score_json(), out=tmp_path / "no" / "r.html")
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(UsageError, match="report not written"):
+        render(score=score_json(), out=tmp_path / "dir")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dir"]
+
+
+def test_markdown_names_verdict_gates_and_foreign_prompts():
+    gate = {"gate": "max_ratio", "key": "ratio", "value": 1.8, "limit": 1.5, "passed": False}
+    text = to_markdown(score_json(gates=[gate]), TEXTS)
+    assert text.startswith("### promptkit: Not representative")
+    assert "| gate: ratio &lt;= 1.5 | 1.80 | **failed** |" in text
+    assert "- 0.001 Explain the theory of general relativity in depth." in text
+    assert "Missing: pandas, dataframe, column (30.0 %)" in text
+
+
+def test_markdown_text_is_inert():
+    text = to_markdown(score_json(), [HOSTILE, "@everyone [x](http://e) `a` |\n# b", *TEXTS[2:]])
+    assert "<script>" not in text
+    assert "@everyone" not in text
+    assert "](http" not in text
+    assert "\n# b" not in text
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_shows_the_page_without_errors(tmp_path, html):
+    path = tmp_path / "page.html"
+    path.write_text(html)
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}",
+         "--enable-logging=stderr", "--v=0", "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "4 of 4 rows shown" in done.stdout
+    assert "CONSOLE" not in done.stderr  # script errors and policy violations are logged there
