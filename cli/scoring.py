@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
 from promptkit.errors import UsageError
-from promptkit.visible import interval, is_number, number, p_value, percent
+from promptkit.visible import interval, is_number, number, one_line, p_value, percent
 
 from .app import shared
 from .console import Progress, Talk, plain, shell, snippet
@@ -238,27 +239,26 @@ def _show_foreign(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
     talk.heading(
         f"does not belong: {len(foreign)} of {len(rows)} (chance alone would list about {0.05 * len(rows):.1f})"
     )
-    width = talk.out.width
-    ids = min(max((len(str(p["id"])) for p in foreign[:LISTED]), default=2), 16)
-    room = max(width - ids - 12 - 22 - 8, 12)
     if foreign:
         talk.table(
             [">typicality", "id", "domain", "prompt"],
             [
-                [
-                    number(p.get("typicality"), 3),
-                    snippet(p["id"], ids),
-                    snippet(p.get("domain") or "", 20),
-                    snippet(_text(texts, p), room),
-                ]
+                [number(p.get("typicality"), 3), short_id(p), p.get("domain") or "", one_line(_text(texts, p), 300)]
                 for p in foreign[:LISTED]
             ],
+            wide="prompt",
         )
     if len(foreign) > LISTED:
         talk.line(f"and {len(foreign) - LISTED} more; --report or --json shows all")
     leaked = sum(p.get("leaked") is True for p in rows)
     if leaked:
         talk.line(f"leaked: {leaked} of {len(rows)} prompts are in the training mix, or nearly so", "yellow")
+
+
+def short_id(prompt: dict[str, Any]) -> str:
+    """Return an id as a table can hold it: of a content hash, the first 8 of 32 hex."""
+    name = str(prompt["id"])
+    return name[:8] if re.fullmatch(r"[0-9a-f]{32}(#\d+)?", name) else one_line(name, 16)
 
 
 def _text(texts: list[str], prompt: dict[str, Any]) -> str:
