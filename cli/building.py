@@ -64,13 +64,14 @@ def build_command(talk: Talk, root: str, out: str, pool: tuple[str, ...], **opti
         show_sources(talk, built.sources)
         show_account(talk, built.account)
         for note in built.notes:
-            talk.line(f"note       {note}")
+            talk.pair("note", note)
         _show_pack(talk, built)
     command = ["promptkit", "score", "YOUR_PROMPTS.yaml"]
     if os.path.normpath(built.reference) != os.path.join("promptkit-out", "reference"):
         command += ["--against", str(built.reference)]
+    code = lost(talk, built)
     talk.next(*command, note="do your prompts look like this mix?")
-    return lost(talk, built)
+    return code
 
 
 def _show_pack(talk: Talk, built: Any) -> None:

@@ -95,6 +95,17 @@ class Talk:
 
         self._print(Text(visible(text, lines=True), style=style), soft_wrap=paste)
 
+    def pair(self, name: str, text: object, *, width: int = 11) -> None:
+        """Print a name and what belongs to it, wrapped beside it."""
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=0)
+        grid.add_column(width=width, no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(visible(name)), Text(visible(text)))
+        self._print(grid)
+
     def heading(self, text: str) -> None:
         self.line()
         self.line(text, "bold")
@@ -180,6 +191,11 @@ def plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return {k: plain(getattr(value, k)) for k in value.__dataclass_fields__}
     return str(value)
+
+
+def some(n: int, what: str) -> str:
+    """Return "1 row", "2 rows"."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 class Progress:

@@ -11,7 +11,7 @@ import click
 from promptkit.visible import count
 
 from .app import shared
-from .console import Progress, Talk, snippet
+from .console import Progress, Talk, snippet, some
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 20  # files listed in a table; --json lists all
@@ -68,8 +68,9 @@ def inspect_command(talk: Talk, directory: str, **options: Any) -> int:
         if found.sample:
             show_sample(talk, found.sample)
         show_account(talk, found.account)
+    code = lost(talk, found)
     talk.next("promptkit", "build", "--from", directory, note="a reference, a prompt pack and a report")
-    return lost(talk, found)
+    return code
 
 
 @click.command(
@@ -104,8 +105,9 @@ def detokenize_command(talk: Talk, directory: str, out: str, **options: Any) -> 
         show_account(talk, done.account)
         talk.line()
         talk.line(f"{done.rows:,} rows -> {done.out}", paste=True)
+    code = lost(talk, done)
     talk.next("promptkit", "build", "--from", directory, note="a reference, a prompt pack and a report")
-    return lost(talk, done)
+    return code
 
 
 # -- what the reading commands and build show alike ----------------------------------------------------------------
@@ -118,7 +120,7 @@ def show_sources(talk: Talk, sources: list[dict[str, Any]]) -> None:
             ", ".join(s.get("formats") or ()),
             count(s.get("files")),
             count(s["rows"]),
-            count(s["tokens"]),
+            "(text)" if s.get("text_rows") and not s["tokens"] else count(s["tokens"]),
             count(s["supervised_tokens"]),
         ]
         for s in sources
@@ -131,16 +133,14 @@ def show_sources(talk: Talk, sources: list[dict[str, Any]]) -> None:
 
 def show_tokenizer(talk: Talk, tokenizer: dict[str, Any] | None, template: dict[str, Any]) -> None:
     if tokenizer is None:
-        talk.line("tokenizer  none (no shard holds ids)")
+        talk.pair("tokenizer", "none (no shard holds ids)")
     else:
-        talk.line(
-            f"tokenizer  {tokenizer['name']}, {tokenizer['n_vocab']:,} ids, sha256 {str(tokenizer['sha256'])[:12]}"
-        )
+        talk.pair("tokenizer", f"{tokenizer['name']}, {tokenizer['n_vocab']:,} ids, sha256 {tokenizer['sha256'][:12]}")
     evidence = template.get("evidence")
     lines = evidence.get("lines", []) if isinstance(evidence, dict) else getattr(evidence, "lines", evidence) or []
-    talk.line(f"template   {template.get('name') or 'none known: turns come from loss masks or one blob'}")
+    talk.pair("template", template.get("name") or "none known: turns come from loss masks, or a row is one blob")
     for text in [lines] if isinstance(lines, str) else lines:
-        talk.line(f"           {text}")
+        talk.pair("", f"- {text}")
 
 
 def show_sample(talk: Talk, sample: dict[str, Any]) -> None:
@@ -159,33 +159,33 @@ def show_account(talk: Talk, account: Iterable[Any]) -> None:
     by_status = Counter(a.status for a in entries)
     rows = {k: sum(getattr(a, k) or 0 for a in entries) for k in ("rows", "rows_skipped", "rows_failed")}
     talk.line()
-    talk.line(
-        f"files      {by_status['read']:,} read, {by_status['skipped']:,} skipped, {by_status['failed']:,} failed\n"
-        f"rows       {rows['rows']:,} read, {rows['rows_skipped']:,} skipped, {rows['rows_failed']:,} failed"
-    )
+    talk.pair("files", ", ".join(f"{by_status[k]:,} {k}" for k in ("read", "skipped", "failed")))
+    talk.pair("rows", f"{rows['rows']:,} read, {rows['rows_skipped']:,} skipped, {rows['rows_failed']:,} failed")
     failed = [a for a in entries if a.status == "failed" or a.rows_failed]
     if failed:
         talk.heading("lost")
-        # A path may be longer than a line: it stands alone, its reason below.
-        for a in failed[:SHOWN]:
-            what = "whole file" if a.status == "failed" and not a.rows else f"{a.rows_failed:,} rows"
+        for a in failed[:SHOWN]:  # a path may be longer than a line: it stands alone, its reason below
+            what = "whole file" if a.status == "failed" and not a.rows else some(a.rows_failed, "row")
             reasons = "; ".join(f"{r} ({n:,})" for r, n in sorted(a.row_reasons.items())) if a.rows_failed else ""
             talk.line(f"  {a.path}", paste=True)
-            talk.line(f"    {what}: {'; '.join(x for x in (a.reason, reasons) if x)}")
+            talk.pair("", f"{what}: {'; '.join(x for x in (a.reason, reasons) if x)}", width=4)
         if len(failed) > SHOWN:
             talk.line(f"  and {len(failed) - SHOWN:,} more; --json lists all")
     skipped = Counter(a.reason or "no reason given" for a in entries if a.status == "skipped")
+    marked: Counter[str] = Counter()
     for a in entries:
-        if a.status != "skipped":
-            skipped.update({f"row: {r}": n for r, n in a.row_reasons.items() if not a.rows_failed})
-    if skipped:
-        talk.heading("skipped")
-        for reason, n in sorted(skipped.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]:
-            talk.line(f"  {n:>7,}  {reason}")
-        if talk.verbose:
-            for a in entries:
-                if a.status == "skipped":
-                    talk.line(f"  {a.path}: {a.reason}", paste=True)
+        if a.status != "skipped" and not a.rows_failed:
+            where = skipped if a.rows_skipped else marked
+            where.update({f"row: {r}" if a.rows_skipped else r: n for r, n in a.row_reasons.items()})
+    for heading, reasons_of in (("skipped", skipped), ("rows kept with a remark", marked)):
+        if reasons_of:
+            talk.heading(heading)
+        for reason, n in sorted(reasons_of.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]:
+            talk.pair(f"{n:>7,}", reason, width=9)
+    if talk.verbose:
+        for a in entries:
+            if a.status == "skipped":
+                talk.line(f"  {a.path}: {a.reason}", paste=True)
 
 
 def lost(talk: Talk, result: Any) -> int:
