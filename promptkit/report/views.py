@@ -264,6 +264,7 @@ def _shares(rows: Iterable[dict[str, Any]], label: str, *, paired: bool) -> list
             "note": str(r["domain"]) if label == "name" and r.get("domain") else "",
             "mix": r.get("reference_share", r.get("share")) or 0.0,
             "here": (r.get("candidate_share") or 0.0) if paired else None,
+            "examples": [_cut(example_text(e), EXAMPLE_CHARACTERS) for e in (r.get("examples") or [])[:3]],
         }
         for r in rows
     ]
@@ -290,12 +291,18 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
         if pack is not None:
             n_by_domain = Counter(p.domain or "" for p in pack)
             known = {d["name"] for d in domains}
-            domains += [{"name": d, "note": "", "mix": 0.0, "here": None} for d in sorted(set(n_by_domain) - known)]
+            domains += [
+                {"name": d, "note": "", "mix": 0.0, "here": None, "examples": []}
+                for d in sorted(set(n_by_domain) - known)
+            ]
             for d in domains:
                 d["here"] = n_by_domain[d["name"]] / max(len(pack), 1)
     else:
         n_by_domain = Counter(p.domain or "" for p in pack) if pack is not None else Counter()
-        domains = [{"name": d, "note": "", "mix": n / len(pack), "here": None} for d, n in sorted(n_by_domain.items())]
+        domains = [
+            {"name": d, "note": "", "mix": n / len(pack), "here": None, "examples": []}
+            for d, n in sorted(n_by_domain.items())
+        ]
         clusters = []
     prompts: list[dict[str, Any]] = []
     total = 0
