@@ -10,7 +10,15 @@ from typing import IO, Any
 
 import numpy as np
 
-STORAGES = {"int64": "Long", "int32": "Int", "int16": "Short", "uint8": "Byte", "bool": "Bool", "float32": "Float", "int8": "Char"}
+STORAGES = {
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "uint8": "Byte",
+    "bool": "Bool",
+    "float32": "Float",
+    "int8": "Char",
+}
 
 
 @dataclass
@@ -41,7 +49,15 @@ def dump(value: Any, storages: list[np.ndarray]) -> bytes:
         new = kind in ("uint16", "uint32", "uint64")
         storage = b"ctorch.storage\nUntypedStorage\n" if new else f"ctorch\n{STORAGES[kind]}Storage\n".encode()
         key = str(len(storages) - 1)
-        pid = b"(" + text("storage") + storage + text(key) + text("cpu") + number(numel * (value.storage.itemsize if new else 1)) + b"tQ"
+        pid = (
+            b"("
+            + text("storage")
+            + storage
+            + text(key)
+            + text("cpu")
+            + number(numel * (value.storage.itemsize if new else 1))
+            + b"tQ"
+        )
         rest = number(value.offset) + numbers(value.size) + numbers(value.stride) + b"\x89ccollections\nOrderedDict\n)R"
         rebuild = b"ctorch._utils\n_rebuild_tensor_v3\n(" if new else b"ctorch._utils\n_rebuild_tensor_v2\n("
         return rebuild + pid + rest + (f"ctorch\n{kind}\n".encode() if new else b"") + b"tR"

@@ -5,7 +5,7 @@ up in the table below and otherwise refused by name, and "calling" a tensor rebu
 (`TensorRef`). So no file can run code, and the hidden states beside the ids are never read.
 
 The items of a list at the bottom of the stack (TorchSpec's cache: one dict per row, all texts among them) are handed
-out as they come and then emptied, so that memory stays flat.
+out as they come, and a long text stays in the file until `whole` fetches it, so that memory stays flat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from promptkit.readers.records import BadFile
+from promptkit.readers.records import BadFile, BadRow
 
 _FLOATS = ("Double", "Float", "Half", "BFloat16", "ComplexDouble", "ComplexFloat", "QInt32", "QInt8", "QUInt8")
 _STORAGES = {"Long": "i8", "Int": "i4", "Short": "i2", "Char": "i1", "Byte": "u1", "Bool": "?", "Untyped": "u1"}
@@ -25,6 +25,7 @@ _DTYPES = {
 }  # fmt: skip
 _OTHER_DTYPES = ("float64", "float32", "float16", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2")
 NOT_READ = ""  # the dtype of what promptkit never reads
+LONG = 256  # bytes
 DEEP = 1 << 22  # entries of the stack or of the memo
 
 
@@ -59,7 +60,7 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True)
 class _Long:
-    """In the memo, a long text is where it stands in the file: every text of a cache is remembered, few come back."""
+    """A long text, left where it stands in the file: the memo would otherwise hold every text of a cache."""
 
     start: int
     length: int
@@ -120,6 +121,8 @@ def refusal(name: str) -> BadFile:
 class Machine:
     """Runs one pickle. Iterate to get the items of a list; afterwards `root` is the value and `end` where it stopped.
 
+    What comes out still has holes for long texts: `whole` fills them.
+
     Raises BadFile for a refused global and for anything that is not a whole pickle.
     """
 
@@ -127,6 +130,8 @@ class Machine:
         self.data = memoryview(data)
         self.root: Any = None
         self.end = 0
+        # A value can hold itself many times over, and grow without bound when it is copied out.
+        self._budget = 64 * len(self.data) + 100_000
 
     def __iter__(self) -> Iterator[Any]:
         try:
@@ -142,12 +147,30 @@ class Machine:
             pass
         return self.root
 
+    def whole(self, value: Any, nesting: int = 256) -> Any:
+        """Return a copy of a value with its long texts fetched. Raises BadRow where it has no bounds."""
+        kind = type(value)
+        if kind is _Long:
+            self._budget -= value.length
+        elif kind in (dict, list, tuple):
+            self._budget -= 1 + len(value)
+            if nesting == 0:
+                raise BadRow("its pickle nests too deep")
+        if self._budget < 0:
+            raise BadRow("its pickle repeats itself without bound")
+        if kind is _Long:
+            return str(self.data[value.start : value.start + value.length], "utf-8", "surrogatepass")
+        if kind is dict:
+            return {k: self.whole(v, nesting - 1) for k, v in value.items()}
+        if kind in (list, tuple):
+            return kind(self.whole(v, nesting - 1) for v in value)
+        return value
+
     def _run(self) -> Iterator[Any]:
         data, at = self.data, 0
         n = len(data)
         stack: list[Any] = []
         memo: dict[int, Any] = {}
-        last = _Long(0, 0)
 
         def since_mark() -> list[Any]:
             for i in range(len(stack) - 1, -1, -1):
@@ -157,20 +180,12 @@ class Machine:
                     return items
             raise ValueError("no mark")
 
-        def text(start: int, length: int) -> str:
-            nonlocal last
+        def text(start: int, length: int) -> str | _Long:
             if start + length > n:
                 raise ValueError("cut")
-            last = _Long(start, length)
+            if length > LONG:
+                return _Long(start, length)
             return str(data[start : start + length], "utf-8", "surrogatepass")
-
-        def keep(index: int) -> None:
-            value = stack[-1]
-            memo[index] = last if type(value) is str and len(value) > 256 else value
-
-        def recall(index: int) -> Any:
-            value = memo[index]
-            return text(value.start, value.length) if type(value) is _Long else value
 
         def line(start: int) -> tuple[str, int]:
             raw = bytes(data[start : start + 512])
@@ -181,10 +196,10 @@ class Machine:
             op = data[at]
             at += 1
             if op == 0x71:  # BINPUT
-                keep(data[at])
+                memo[data[at]] = stack[-1]
                 at += 1
             elif op == 0x68:  # BINGET
-                stack.append(recall(data[at]))
+                stack.append(memo[data[at]])
                 at += 1
             elif op == 0x58:  # BINUNICODE
                 (length,) = _U32(data, at)
@@ -215,13 +230,13 @@ class Machine:
             elif op == 0x5D:  # EMPTY_LIST
                 stack.append([])
             elif op == 0x72:  # LONG_BINPUT
-                keep(_U32(data, at)[0])
+                memo[_U32(data, at)[0]] = stack[-1]
                 at += 4
             elif op == 0x6A:  # LONG_BINGET
-                stack.append(recall(_U32(data, at)[0]))
+                stack.append(memo[_U32(data, at)[0]])
                 at += 4
             elif op == 0x94:  # MEMOIZE
-                keep(len(memo))
+                memo[len(memo)] = stack[-1]
             elif op == 0x63:  # GLOBAL
                 module, at = line(at)
                 name, at = line(at)
@@ -246,10 +261,7 @@ class Machine:
             elif op == 0x65 or op == 0x61:  # APPENDS, APPEND
                 items = since_mark() if op == 0x65 else [stack.pop()]
                 if len(stack) == 1 and type(stack[0]) is list:
-                    for item in items:
-                        yield item
-                        if type(item) is dict:
-                            item.clear()  # the memo still holds it
+                    yield from items
                 else:
                     _extend(stack[-1], items)
             elif op == 0x4E:  # NONE

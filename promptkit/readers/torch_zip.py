@@ -13,6 +13,7 @@ One dict is one row, a list of dicts (TorchSpec) many. Everything else is no sam
 
 from __future__ import annotations
 
+import mmap
 import struct
 import tempfile
 import zipfile
@@ -31,6 +32,7 @@ from promptkit.readers.schemas import WANTED, is_sample, to_record
 from promptkit.readers.tables import not_samples
 from promptkit.readers.values import clean
 
+MAPPED = 256 << 20
 Storages = Callable[[str, int, int], "bytes | memoryview"]  # (key, first byte, past the last byte)
 
 
@@ -44,9 +46,9 @@ def _read_file(file: IO[bytes], limits: Limits) -> Iterator[Record | Fault]:
     archive = _Archive(file)
     machine = Machine(archive.pickle())
     for row, item in enumerate(machine):
-        yield _row(row, item, archive.read, archive.order, limits)
+        yield _row(row, item, machine, archive.read, archive.order, limits)
     if not isinstance(machine.root, list):
-        yield _row(0, _only(machine.root), archive.read, archive.order, limits)
+        yield _row(0, _only(machine.root), machine, archive.read, archive.order, limits)
 
 
 def _only(root: Any) -> dict[Any, Any]:
@@ -69,13 +71,15 @@ def vocabulary_size(path: Path) -> int | None:
     return t2d.size[0] if isinstance(t2d, TensorRef) and len(t2d.size) == 1 else None
 
 
-def _row(row: int, item: Any, read: Storages, order: str, limits: Limits) -> Record | Fault:
+def _row(row: int, item: Any, machine: Machine, read: Storages, order: str, limits: Limits) -> Record | Fault:
     if not isinstance(item, dict):
         return Fault(row, "failed", f"no known field: the item is a {type(item).__name__}")
     marks: set[str] = set()
     try:
         fields = {
-            key: _array(value, read, order, limits) if isinstance(value, TensorRef) else clean(value, marks)
+            key: _array(value, read, order, limits)
+            if isinstance(value, TensorRef)
+            else clean(machine.whole(value), marks)
             for key, value in item.items()
             if key in WANTED
         }
@@ -128,8 +132,15 @@ class _Archive:
         order = self._whole("byteorder") if self._root + "byteorder" in self._entries else b"little"
         self.order = ">" if order.strip() == b"big" else "<"
 
-    def pickle(self) -> bytes:
-        return self._whole("data.pkl")
+    def pickle(self) -> bytes | memoryview:
+        """Return the pickle; a large one (a cache with its texts) is mapped instead of read."""
+        entry = self._entries[self._root + "data.pkl"]
+        if entry.file_size <= MAPPED or entry.compress_type != zipfile.ZIP_STORED:
+            return self._whole("data.pkl")
+        self._read(entry, 0, 0)
+        begin = self._file.tell()
+        mapped = mmap.mmap(self._file.fileno(), begin + entry.file_size, access=mmap.ACCESS_READ)
+        return memoryview(mapped)[begin:]
 
     def _whole(self, name: str) -> bytes:
         entry = self._entries[self._root + name]
@@ -155,7 +166,7 @@ class _Archive:
         if len(head) < 30 or head[:4] != b"PK\x03\x04":
             raise BadFile("damaged torch file: its ZIP directory points to no entry")
         begin = entry.header_offset + 30 + sum(struct.unpack_from("<HH", head, 26))
-        if begin + stop > self._size:
+        if begin + entry.file_size > self._size:
             raise BadFile("damaged torch file: an entry reaches beyond its end")
         self._file.seek(begin + start)
         data = self._file.read(stop - start)
@@ -199,7 +210,7 @@ def read_packed(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     except _Surprise:
         yield from _read_unpacked(path, limits)
         return
-    yield _row(0, item, early.read, "<", limits)
+    yield _row(0, item, machine, early.read, "<", limits)
 
 
 def _read_unpacked(path: Path, limits: Limits) -> Iterator[Record | Fault]:
