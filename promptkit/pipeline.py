@@ -394,9 +394,9 @@ def _limits(in_training: bool, notes: list[str]) -> list[str]:
 
 
 def _version() -> str:
-    import promptkit
+    from promptkit import __version__
 
-    return promptkit.__version__
+    return __version__
 
 
 # -------------------------------------------------------------------------------------- writing conversations
