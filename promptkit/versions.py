@@ -138,18 +138,10 @@ def _manifest_bump(before: Mapping[str, Any], after: Mapping[str, Any]) -> str |
         return "major"
     own = ("version", "content_hash", "files", "domains", "licences", "parents", "recipe_hash")
     same = {k for k in before.keys() & after.keys() if k not in own}
-    card = [
-        [(f["path"], f["sha256"]) for f in m.get("files") or () if f["path"] != "prompts.jsonl"]
-        for m in (before, after)
-    ]
+    # The card names version and hash, so it moves with them: only the licence notes tell packaging.
+    notes = [[f for f in m.get("files") or () if f["path"].startswith("LICENSES/")] for m in (before, after)]
     differs = any(json.dumps(before[k], sort_keys=True) != json.dumps(after[k], sort_keys=True) for k in same)
-    repacked = "files" in after and _without_version(before, card[0]) != _without_version(after, card[1])
-    return "patch" if differs or repacked else None
-
-
-def _without_version(manifest: Mapping[str, Any], files: list[tuple[str, str]]) -> Any:
-    # The card names the version and the hash, so its hash moves with them: only licences and names tell packaging.
-    return [f for f in files if f[0] != "README.md"], manifest.get("licences")
+    return "patch" if differs or ("files" in after and notes[0] != notes[1]) else None
 
 
 def _largest(*bumps: str | None) -> str | None:
