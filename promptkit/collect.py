@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +35,7 @@ UNIT_FILES = 256
 PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source, for the evidence of tokenizer and template
 MAX_UNKNOWN_IDS = 0.001  # share of ids outside the table above which a file contradicts the tokenizer
 TRIES = 2  # of a unit whose worker died
+POOL_BYTES = 8 << 20  # starting processes takes longer than reading less than this
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,10 @@ class Summary:
 
     def merge(self, other: Summary, sample_size: int) -> None:
         """Add `other` to this summary; the order of merging does not matter."""
-        for mine, theirs in ((self.sources, other.sources), (self.lengths, other.lengths)):
-            for source, counts in theirs.items():
-                mine.setdefault(source, Counter()).update(counts)  # type: ignore[attr-defined]
+        for source, counts in other.sources.items():
+            self.sources.setdefault(source, Counter()).update(counts)
+        for source, lengths in other.lengths.items():
+            self.lengths.setdefault(source, Counter()).update(lengths)
         self.account.update(other.account)
         self.sample = heapq.nsmallest(sample_size, [*self.sample, *other.sample], key=lambda r: r.priority)
 
@@ -112,7 +115,7 @@ def open_directory(
     tree = readers.find_shards(root, limits=limits)
     if not tree.shards:
         raise InputError(f"{root}: no training shards found", hint=_found(tree.account))
-    samples, has_ids, faults = _probe(tree, limits)
+    probes, has_ids = _probe(tree, limits)
     found = tokenizers.find_tokenizer(root, tree.tokenizer_dirs, tokenizer)
     if found is None and has_ids:
         raise InputError(
@@ -123,7 +126,11 @@ def open_directory(
     if found is None:
         found = tokenizers.load_tokenizer("words")
         evidence.append("no shard holds token ids and no tokenizer was given: text is split into words and symbols")
-    elif samples:
+    elif probes:
+        foreign = [path for path, pairs in probes.items() if _unknown_share(pairs, found) > MAX_UNKNOWN_IDS]
+        if 2 * len(foreign) <= len(probes):  # a few files of another tokenizer fail alone, and say so
+            probes = {path: pairs for path, pairs in probes.items() if path not in foreign}
+        samples = [pair for pairs in probes.values() for pair in pairs]
         seen = templates.detect(samples, found)
         evidence += seen.lines
         if not seen.tokenizer_ok:
@@ -132,34 +139,30 @@ def open_directory(
                 hint="pass the target model's own tokenizer with --tokenizer",
             )
         template = template or seen.template
-    if template is None and samples:
+    if template is None and probes:
         evidence.append("no known chat template fits: turns are taken from loss-mask runs, else one block a row")
-    evidence += faults
     return Opened(tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards)
 
 
-def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[list[tuple[Any, Any]], bool, list[str]]:
-    """Read a few rows of a few shards of each source: (ids, mask) pairs, whether ids occur, remarks."""
+def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[dict[str, list[tuple[Any, Any]]], bool]:
+    """Read a few rows of a few shards of each source; return shard path -> (ids, mask) pairs, and whether ids occur."""
     by_source: dict[str, list[readers.Shard]] = {}
     for shard in tree.shards:
         by_source.setdefault(shard.source, []).append(shard)
-    samples: list[tuple[Any, Any]] = []
-    remarks: list[str] = []
-    has_ids = False
-    for source, shards in by_source.items():
+    probes: dict[str, list[tuple[Any, Any]]] = {}
+    for shards in by_source.values():
         step = max(1, len(shards) // PROBE_SHARDS)
         for shard in shards[::step][:PROBE_SHARDS]:
-            n = 0
-            for item in readers.read(Path(tree.root), shard, limits=limits):
-                if isinstance(item, readers.Record):
-                    n += 1
-                    if item.ids is not None:
-                        has_ids = True
-                        samples.append((item.ids, item.mask))
-                if n == PROBE_ROWS:
-                    break
-        del source
-    return samples, has_ids, remarks
+            records = (r for r in readers.read(Path(tree.root), shard, limits=limits) if isinstance(r, readers.Record))
+            pairs = [(r.ids, r.mask) for r in itertools.islice(records, PROBE_ROWS) if r.ids is not None]
+            if pairs:
+                probes[shard.path] = pairs
+    return probes, bool(probes)
+
+
+def _unknown_share(pairs: list[tuple[Any, Any]], tokenizer: Tokenizer) -> float:
+    n = sum(len(ids) for ids, _ in pairs)
+    return 1.0 - sum(int(tokenizer.known(ids).sum()) for ids, _ in pairs) / n if n else 0.0
 
 
 def _found(account: Sequence[readers.FileAccount]) -> str:
@@ -413,8 +416,7 @@ def run(
     if progress:
         progress(stage, 0, total)
     processes = min(processes or os.cpu_count() or 1, len(work))
-    # Starting a process costs about a second; a directory this small is read sooner than that.
-    if processes < 2 or total < 8 << 20:
+    if processes < 2 or total < POOL_BYTES:
         for number, unit in enumerate(work):
             yield number, job(unit, [opened.shards[i] for i in unit], plan, *extra, opened.tokenizer)
             finished(number)

@@ -1,0 +1,194 @@
+"""Reading a mix: exact counts, the same bytes however the work is cut, an account whose sums match."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import EXAMPLES
+
+from promptkit import collect, frames, pipeline, readers
+from promptkit.errors import InputError, UsageError
+
+MIX = EXAMPLES / "training_mix"
+
+
+@pytest.fixture(scope="module")
+def opened() -> collect.Opened:
+    return collect.open_directory(MIX)
+
+
+def key(row: collect.Row) -> tuple[bytes, int, int]:
+    return row.priority, row.shard, row.record.row
+
+
+def test_summaries_merge_to_the_same_in_any_order_and_grouping(opened: collect.Opened) -> None:
+    plan = collect.plan_for(opened, 50, 0, None)
+    parts = [collect.summarise([i], [s], plan, opened.tokenizer) for i, s in enumerate(opened.shards)]
+    whole = collect.summarise(list(range(len(parts))), list(opened.shards), plan, opened.tokenizer)
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(parts, len(parts))
+        half = len(shuffled) // 2
+        groups = [shuffled[:half], shuffled[half:]]
+        total = collect.Summary()
+        for group in groups:
+            middle = collect.Summary()
+            for part in group:
+                middle.merge(part, 50)
+            total.merge(middle, 50)
+        assert [key(r) for r in total.sample] == [key(r) for r in whole.sample]
+        assert (total.sources, total.lengths, total.account) == (whole.sources, whole.lengths, whole.account)
+
+
+def test_the_sample_holds_the_rows_of_smallest_hash(opened: collect.Opened) -> None:
+    every = collect.collect(opened, sample_size=10**6, seed=7, processes=1)
+    few = collect.collect(opened, sample_size=40, seed=7, processes=1)
+    assert len(every.sample) == sum(c["rows"] for c in every.sources.values()) > 500
+    assert [key(r) for r in few.sample] == sorted(map(key, every.sample))[:40]
+    other = collect.collect(opened, sample_size=40, seed=8, processes=1)
+    assert [key(r) for r in other.sample] != [key(r) for r in few.sample]
+
+
+def test_two_processes_give_the_sample_and_counts_of_one(
+    opened: collect.Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = collect.collect(opened, sample_size=60, seed=0, processes=1)
+    monkeypatch.setattr(collect, "UNIT_FILES", 20)
+    monkeypatch.setattr(collect, "POOL_BYTES", 0)
+    two = collect.collect(opened, sample_size=60, seed=0, processes=2)
+    assert (two.sources, two.account) == (one.sources, one.account)
+    assert frames.frame_of(opened, two.sample).equals(frames.frame_of(opened, one.sample))
+
+
+def test_the_account_names_every_file_and_its_sums_match_the_rows_written(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    done = pipeline.detokenize(MIX, out, processes=1)
+    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert done.rows == len(rows) == sum(a.rows for a in done.account)
+    assert Counter(r["source"] for r in rows) == {s["source"]: s["rows"] for s in done.sources}
+    on_disk = {p.relative_to(MIX).as_posix() for p in MIX.rglob("*") if p.is_file()}
+    assert {a.path for a in done.account} == on_disk
+    assert sum(r["n_tokens"] or 0 for r in rows) == sum(s["tokens"] for s in done.sources)
+    assert not done.lossy
+
+
+def test_parquet_output_holds_the_same_rows_as_jsonl(tmp_path: Path) -> None:
+    import polars as pl
+
+    pipeline.detokenize(MIX, tmp_path / "a.jsonl", sample=30, processes=1)
+    pipeline.detokenize(MIX, tmp_path / "a.parquet", sample=30, processes=1)
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
+    table = pl.read_parquet(tmp_path / "a.parquet").to_dicts()
+    assert len(lines) == len(table) == 30
+    for line, row in zip(lines, table, strict=True):
+        assert (row["shard"], row["row"], json.loads(row["messages"])) == (line["shard"], line["row"], line["messages"])
+
+
+def broken_copy(tmp_path: Path) -> Path:
+    copy = tmp_path / "mix"
+    shutil.copytree(MIX, copy)
+    shard = next((copy / "B3_codeinstruct").rglob("*.parquet"))
+    shard.write_bytes(shard.read_bytes()[:-200])
+    return copy
+
+
+def test_a_lost_shard_is_named_and_the_rest_is_written(tmp_path: Path) -> None:
+    done = pipeline.detokenize(broken_copy(tmp_path), tmp_path / "rows.jsonl", processes=1)
+    failed = [a for a in done.account if a.status == "failed"]
+    assert done.lossy
+    assert [a.path.split("/")[0] for a in failed] == ["B3_codeinstruct"]
+    assert done.rows > 400
+    again = pipeline.detokenize(tmp_path / "mix", tmp_path / "rows.jsonl", processes=1, max_bad_shards=1)
+    assert not again.lossy
+
+
+def test_strict_writes_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:
+    copy = broken_copy(tmp_path)
+    out = tmp_path / "out" / "rows.jsonl"
+    out.parent.mkdir()
+    out.write_text("before\n")
+    with pytest.raises(InputError, match="1 files and 0 rows failed"):
+        pipeline.detokenize(copy, out, processes=1, strict=True)
+    assert [p.name for p in out.parent.iterdir()] == ["rows.jsonl"]
+    assert out.read_text() == "before\n"
+
+
+def test_growing_prefixes_of_neighbours_count_once_in_the_mix_and_stay_in_detokenize(tmp_path: Path) -> None:
+    shutil.copytree(MIX / "tokenizer", tmp_path / "mix" / "tokenizer")
+    opened = collect.open_directory(MIX)
+    shard = next(s for s in opened.shards if s.source == "B1_toolcalls")
+    ids = [r.ids.tolist() for r in readers.read(MIX, shard) if isinstance(r, readers.Record) and r.ids is not None][:3]
+    grown = [ids[0][:40], ids[0][:90], ids[0], ids[1], ids[2][:30], ids[2]]
+    (tmp_path / "mix" / "S").mkdir()
+    lines = [json.dumps({"input_ids": i, "loss_mask": [1] * len(i)}) for i in grown]
+    (tmp_path / "mix" / "S" / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    small = collect.open_directory(tmp_path / "mix")
+    merged = collect.collect(small, sample_size=10, seed=0, processes=1, merge_prefixes=True)
+    assert sorted(r.record.row for r in merged.sample) == [2, 3, 5]
+    (entry,) = [a for a in merged.account.values() if a.path.startswith("S/")]
+    assert (entry.rows, entry.rows_skipped) == (3, 3)
+    assert entry.row_reasons == {"prefix of row 1": 1, "prefix of row 2": 1, "prefix of row 5": 1}
+    assert pipeline.detokenize(tmp_path / "mix", tmp_path / "o.jsonl", processes=1).rows == 6
+
+
+def test_a_missing_directory_and_an_empty_one_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere"):
+        pipeline.inspect(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no training shards") as error:
+        pipeline.inspect(tmp_path)
+    assert error.value.hint
+
+
+def test_ids_without_a_tokenizer_name_the_option(tmp_path: Path) -> None:
+    shutil.copytree(MIX / "B1_toolcalls", tmp_path / "mix" / "B1_toolcalls")
+    with pytest.raises(InputError, match="no tokenizer") as error:
+        pipeline.inspect(tmp_path / "mix")
+    assert "--tokenizer" in error.value.hint
+    with_one = pipeline.inspect(tmp_path / "mix", tokenizer=str(MIX / "tokenizer"))
+    assert with_one.sources[0]["rows"] > 0
+
+
+def test_text_only_directories_need_no_tokenizer(tmp_path: Path) -> None:
+    shutil.copytree(MIX / "D1_raw", tmp_path / "mix" / "D1_raw")
+    seen = pipeline.inspect(tmp_path / "mix")
+    assert seen.sources[0]["text_rows"] == seen.sources[0]["rows"] > 0
+    assert any("words and symbols" in line for line in seen.template["evidence"])
+
+
+def test_a_file_full_of_foreign_ids_is_failed_not_guessed(tmp_path: Path) -> None:
+    shutil.copytree(MIX, tmp_path / "mix")
+    lines = [json.dumps({"input_ids": [10**6 + i] * 50, "loss_mask": [1] * 50}) for i in range(5)]
+    (tmp_path / "mix" / "B1_toolcalls" / "zz.jsonl").write_text("\n".join(lines) + "\n")
+    done = pipeline.detokenize(tmp_path / "mix", tmp_path / "o.jsonl", processes=1)
+    (entry,) = [a for a in done.account if a.path.endswith("zz.jsonl")]
+    assert entry.status == "failed"
+    assert "250 of 250 ids" in entry.reason
+    assert done.lossy
+
+
+def test_a_worker_that_dies_costs_its_unit_a_second_try_and_then_its_files(
+    opened: collect.Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "POOL_BYTES", 0)
+    monkeypatch.setattr(collect, "UNIT_FILES", 20)
+    plan = collect.plan_for(opened, 10, 0, None)
+    total = collect.Summary()
+    for _, part in collect.run(die_on_the_first_shard, opened, plan, 2, None, "read"):
+        total.merge(part, 10)
+    lost = [a for a in total.account.values() if a.status == "failed"]
+    assert 0 < len(lost) < len(opened.shards)
+    assert len(total.account) == len(opened.shards)
+    assert all("died" in a.reason for a in lost)
+
+
+def die_on_the_first_shard(
+    unit: list[int], shards: list[readers.Shard], plan: collect.Plan, tokenizer: object
+) -> collect.Summary:
+    if 0 in unit:
+        os._exit(9)
+    return collect.summarise(unit, shards, plan, tokenizer)  # type: ignore[arg-type]
