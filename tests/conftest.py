@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ sys.exit(module.main())
 @pytest.fixture(scope="session")
 def promptkit_command() -> Command:
     """Run `promptkit ARGS...` in a process of its own; other keyword arguments go to subprocess.run."""
-    installed = bool(entry_points(group="console_scripts", name="promptkit"))
+    installed = find_spec("promptkit_cli") is not None
 
     def run(*args: str | os.PathLike[str], python: Sequence[str] = (), **more: Any) -> subprocess.CompletedProcess[str]:
         path = os.environ.get("PYTHONPATH", "")

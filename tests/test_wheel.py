@@ -5,6 +5,7 @@ Slow, and needs a package index to build in isolation; the dependencies come fro
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,7 +25,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Build sdist and, from the sdist, the wheel: what is missing in the sdist is missing in the wheel."""
     pytest.importorskip("build", reason="the package `build` is needed: pip install '.[test]'")
     out = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "build", "--outdir", out, ROOT], check=True, timeout=900, cwd=out)
+    tree = tmp_path_factory.mktemp("tree") / "promptkit"  # a copy: building leaves files in the tree that it builds
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv*", "build", "dist", "*.egg-info", ".*_cache",
+                                                              "__pycache__", ".hypothesis", "promptkit-out"))  # fmt: skip
+    subprocess.run([sys.executable, "-m", "build", "--outdir", out, tree], check=True, timeout=900, cwd=out)
     (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
     return {"wheel": wheel, "sdist": sdist}
 
@@ -57,7 +61,10 @@ def test_sdist_can_be_tested(built: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_installed_command_works_outside_the_checkout(built: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_installed_command_works_outside_the_checkout(
+    built: dict[str, Path], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # would put the checkout in front of what is installed
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python, command = home / "bin" / "python", home / "bin" / "promptkit"
