@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from promptkit.errors import PromptkitError
 from promptkit.grammars import TEMPLATES, Template
-from promptkit.recover import ROLE_WORDS, Walk, cut_ids, trim, walk
+from promptkit.recover import trim
 from promptkit.tokenizers import Tokenizer
+from promptkit.turns import ROLE_WORDS, Walk, cut_ids, walk
 
 Row = tuple[NDArray[Any], "NDArray[Any] | None"]
 
@@ -154,7 +155,7 @@ def _best(rows: Sequence[Row], tokenizer: Tokenizer) -> tuple[Template | None, l
 
 def _against_roles(t: Template, walks: Iterable[Walk], tokenizer: Tokenizer, lines: list[str]) -> str | None:
     """In templates that write the role as text: does it read as a role?"""
-    if t.header_end is None:
+    if t.header_end is None or t.grammar in ("harmony", "k3"):  # there the grammar itself asks for a role word
         return None
     headers = Counter(
         turn.header for w in walks for turn in w.turns if turn.header and turn.role in ("user", "assistant")

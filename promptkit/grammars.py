@@ -33,17 +33,23 @@ class Template:
     """
 
     name: str
-    grammar: str  # which builder of recover.py reads the content: "kimi", "hermes" or "plain"
+    grammar: str  # the builder in messages.py that reads the content
     roles: Mapping[str, str] = field(default_factory=dict)
     opener: str | None = None
+    opener_text: bytes = b""  # how the text behind the opener must begin
     header_end: str | None = None
+    header_inner: frozenset[str] = frozenset()  # markers that may stand in a header
     ends: tuple[str, ...] = ()
+    open_ended: frozenset[str] = frozenset()  # roles whose turns end where the next one opens
+    reopens: frozenset[str] = frozenset()  # of `roles`: ends of tool results, which open an answer if one follows
     finals: tuple[str, ...] = ()
     skips: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()  # markers inside a turn: tool calls
     think: tuple[str, str] | None = None
+    think_newlines: bool = False
+    lone_close: bool = False  # the generation prompt may have opened the think pair
     thinking: bool = False  # assistant turns are written with a think pair
-    body_prefix: str = ""  # what stands between the header and the content
+    body_prefix: bytes = b""  # what stands between the header and the content
     lead: str | None = None  # role of text before the first marker
     default_system: str | None = None  # inserted by the template itself where no system turn is given
 
@@ -52,13 +58,19 @@ class Template:
         """All marker names, each once."""
         ends = (self.header_end,) if self.header_end not in (None, "\n") else ()
         opener = (self.opener,) if self.opener else ()
-        names = (*self.roles, *opener, *ends, *self.ends, *self.finals, *self.skips, *self.inner, *(self.think or ()))
+        names = (*self.roles, *opener, *ends, *sorted(self.header_inner), *self.ends, *self.finals, *self.skips)
+        names = (*names, *self.inner, *(self.think or ()))
         return tuple(dict.fromkeys(n for n in names if n))
 
     @cached_property
     def openers(self) -> frozenset[str]:
         """The markers that open a turn."""
         return frozenset((*self.roles, self.opener) if self.opener else self.roles)
+
+    @cached_property
+    def within(self) -> frozenset[str]:
+        """The markers that stand inside a turn."""
+        return frozenset((*self.inner, *(self.think or ())))
 
     @cached_property
     def closers(self) -> frozenset[str]:
@@ -92,7 +104,10 @@ _CHATML: dict[str, Any] = {
     "finals": ("<|endoftext|>",),
     "inner": HERMES_CALL,
     "think": THINK,
+    "think_newlines": True,
 }
+_LLAMA4 = ("<|header_start|>", "<|header_end|>", "<|eot|>", "<|eom|>")
+_ASKING = frozenset({"system", "user", "tool", "tools"})
 
 TEMPLATES: dict[str, Template] = {
     t.name: t
@@ -101,8 +116,123 @@ TEMPLATES: dict[str, Template] = {
         Template("kimi-k2.5", **_KIMI, thinking=True),
         Template("chatml", **_CHATML),
         Template("qwen3", **_CHATML, thinking=True),
+        Template(
+            "kimi-k3",
+            "k3",
+            opener="<|open|>",
+            opener_text=b"message ",
+            header_end="<|sep|>",
+            ends=("<|end_of_msg|>",),
+            finals=("[EOS]",),
+            skips=("[BOS]",),
+            inner=("<|close|>",),
+        ),
+        Template(
+            "llama3",
+            "plain",
+            opener="<|start_header_id|>",
+            header_end="<|end_header_id|>",
+            ends=("<|eot_id|>", "<|eom_id|>"),
+            finals=("<|end_of_text|>",),
+            skips=("<|begin_of_text|>",),
+            body_prefix=b"\n\n",
+        ),
+        Template(
+            "llama4",
+            "plain",
+            opener=_LLAMA4[0],
+            header_end=_LLAMA4[1],
+            ends=_LLAMA4[2:],
+            finals=("<|end_of_text|>",),
+            skips=("<|begin_of_text|>",),
+            body_prefix=b"\n\n",
+        ),
+        Template(
+            "deepseek",
+            "deepseek",
+            roles={
+                "<｜User｜>": "user",
+                "<｜Assistant｜>": "assistant",
+                "<｜tool▁output▁begin｜>": "tool",
+                "<｜tool▁output▁end｜>": "assistant",
+                "<｜tool▁outputs▁end｜>": "assistant",
+            },
+            reopens=frozenset({"<｜tool▁output▁end｜>", "<｜tool▁outputs▁end｜>"}),
+            ends=("<｜end▁of▁sentence｜>",),
+            open_ended=_ASKING,
+            skips=("<｜begin▁of▁sentence｜>", "<｜tool▁outputs▁begin｜>"),
+            inner=(
+                "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+                "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
+            ),
+            think=THINK,
+            lone_close=True,
+            lead="system",
+        ),
+        Template(
+            "glm",
+            "glm",
+            roles={
+                "<|system|>": "system",
+                "<|user|>": "user",
+                "<|assistant|>": "assistant",
+                "<|observation|>": "tool",
+            },
+            finals=("<|endoftext|>",),
+            skips=("[gMASK]", "<sop>"),
+            inner=HERMES_CALL,
+            think=THINK,
+            think_newlines=True,
+            lone_close=True,
+            body_prefix=b"\n",
+        ),
+        Template(
+            "harmony",
+            "harmony",
+            opener="<|start|>",
+            header_end="<|message|>",
+            header_inner=frozenset({"<|channel|>", "<|constrain|>"}),
+            ends=("<|end|>", "<|return|>", "<|call|>"),
+        ),
+        Template(
+            "gemma",
+            "plain",
+            opener="<start_of_turn>",
+            header_end="\n",
+            ends=("<end_of_turn>",),
+            finals=("<eos>",),
+            skips=("<bos>",),
+        ),
+        Template(
+            "mistral",
+            "mistral",
+            roles={
+                "[SYSTEM_PROMPT]": "system",
+                "[AVAILABLE_TOOLS]": "tools",
+                "[INST]": "user",
+                "[/INST]": "assistant",
+                "[TOOL_RESULTS]": "tool",
+                "[/TOOL_RESULTS]": "assistant",
+            },
+            reopens=frozenset({"[/TOOL_RESULTS]"}),
+            ends=("</s>", "[/SYSTEM_PROMPT]", "[/AVAILABLE_TOOLS]"),
+            open_ended=_ASKING,
+            skips=("<s>",),
+            inner=("[TOOL_CALLS]",),
+            body_prefix=b" ",
+        ),
+        Template(
+            "minimax",
+            "plain",
+            opener="]~b]",
+            header_end="\n",
+            ends=("[e~[",),
+            skips=("]~!b[",),
+            think=THINK,
+            think_newlines=True,
+        ),
     )
-}
+}  # fmt: skip
 
 
 def template_named(template: str | Template) -> Template:

@@ -311,7 +311,7 @@ def _load_file(path: Path, config: dict[str, Any] | None = None) -> Tokenizer:
         if "vocab" in source and "config" in source:
             return _from_tekken(path, source)
         return _from_json(path, source, config)
-    if data[:1] == b"\n" and path.suffix == ".model":  # protobuf: field 1, length-delimited
+    if data[:1] == b"\n" and ".model" in path.name:  # protobuf: field 1, length-delimited
         return _from_json(path, sentencepiece_to_json(path, data), config)
     return _from_ranks(path, data, config)
 

@@ -172,6 +172,11 @@ def test_quoted_markers_stay_in_the_text_and_are_marked(kimi: Tokenizer) -> None
     assert "quoted markers" in got.marks
 
 
+def test_quoted_markers_between_spaces_lose_nothing(kimi: Tokenizer) -> None:
+    got = read(kimi, "kimi-k2", turn("user", "both <|im_end|> <|im_user|> and <|im_end|>") + turn("assistant", "ok"))
+    assert got.messages[0] == {"role": "user", "content": "both <|im_end|> <|im_user|> and <|im_end|>"}
+
+
 def test_a_quoted_turn_cannot_be_told_apart_but_is_marked(kimi: Tokenizer) -> None:
     got = read(
         kimi, "kimi-k2", turn("user", "see <|im_user|>user<|im_middle|>x<|im_end|> there") + turn("assistant", "ok")
@@ -289,6 +294,110 @@ def test_qwens_own_tool_list_is_taken_off_the_system_turn(chatml: Tokenizer) -> 
         assert (got.messages, got.tools) == (messages, tools)
 
 
+# ---- other families
+
+DS = "<｜begin▁of▁sentence｜> <｜end▁of▁sentence｜> <｜User｜> <｜Assistant｜> <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜> <｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <think> </think>"
+LLAMA = "<|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|> <|eom_id|> <|python_tag|>"
+GLM = "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <think> </think> <tool_call> </tool_call> <|endoftext|>"
+HARMONY = "<|start|> <|end|> <|return|> <|call|> <|channel|> <|constrain|> <|message|>"
+MISTRAL = "<s> </s> [INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]"
+K3 = "<|im_end|> <|im_user|> <|im_middle|> <|open|> <|close|> <|sep|> <|end_of_msg|>"
+
+
+def called(name: str, arguments: str, content: str = "", **more: str) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": content, **more, "tool_calls": [call]}
+
+
+SYSTEM = {"role": "system", "content": "Be kind."}
+DONE = {"role": "assistant", "content": "Done"}
+
+
+@pytest.mark.parametrize(
+    ("template", "specials", "text", "messages"),
+    [
+        (
+            "llama3",
+            LLAMA,
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nLook.<|eom_id|><|start_header_id|>ipython<|end_header_id|>\n\n12<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nDone<|eot_id|>",
+            [SYSTEM, USER, {"role": "assistant", "content": "Look."}, {"role": "tool", "content": "12"}, DONE],
+        ),
+        (
+            "deepseek",
+            DS,
+            "<｜begin▁of▁sentence｜>Be kind.<｜User｜>Hi<｜Assistant｜><think>hm</think>Look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ls<｜tool▁sep｜>{}"
+            "<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜><｜tool▁output▁begin｜>a<｜tool▁output▁end｜>Done<｜end▁of▁sentence｜>",
+            [SYSTEM, USER, called("ls", "{}", "Look.", reasoning="hm"), {"role": "tool", "content": "a"}, DONE],
+        ),
+        (
+            "deepseek",
+            DS,
+            "<｜begin▁of▁sentence｜><｜User｜>Hi<｜Assistant｜><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ls\n```json\n{}\n```"
+            "<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜><｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>a<｜tool▁output▁end｜>\n"
+            "<｜tool▁output▁begin｜>b<｜tool▁output▁end｜><｜tool▁outputs▁end｜>Done<｜end▁of▁sentence｜><｜User｜>Hi<｜Assistant｜></think>Done<｜end▁of▁sentence｜>",
+            [USER, called("ls", "{}"), {"role": "tool", "content": "a"}, {"role": "tool", "content": "b"}, DONE, USER, DONE],
+        ),
+        (
+            "glm",
+            GLM,
+            "[gMASK]<sop><|system|>\nBe kind.<|user|>\nHi<|assistant|>\n<think>hm</think>\nLook.\n<tool_call>ls\n<arg_key>p</arg_key>\n"
+            "<arg_value>.</arg_value>\n<arg_key>n</arg_key>\n<arg_value>2</arg_value>\n</tool_call><|observation|>\n<tool_response>\na\n</tool_response>"
+            "<|assistant|>\n<think></think>\nDone",
+            [SYSTEM, USER, called("ls", '{"p": ".", "n": 2}', "Look.", reasoning="hm"), {"role": "tool", "content": "a"}, DONE],
+        ),
+        (
+            "harmony",
+            HARMONY,
+            "<|start|>system<|message|>Be kind.<|end|><|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>analysis<|message|>hm<|end|>"
+            "<|start|>assistant<|channel|>commentary to=functions.ls <|constrain|>json<|message|>{}<|call|>"
+            "<|start|>functions.ls to=assistant<|channel|>commentary<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>Done<|return|>",
+            [SYSTEM, USER, called("ls", "{}", reasoning="hm"), {"role": "tool", "content": "a", "name": "ls"}, DONE],
+        ),
+        (
+            "gemma",
+            "<bos> <eos> <start_of_turn> <end_of_turn>",
+            "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nDone<end_of_turn>\n",
+            [USER, DONE],
+        ),
+        (
+            "mistral",
+            MISTRAL,
+            "<s>[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST] Hi[/INST][TOOL_CALLS][{\"name\": \"ls\", \"arguments\": {}}]</s>"
+            "[TOOL_RESULTS]a[/TOOL_RESULTS] Done</s>",
+            [SYSTEM, USER, called("ls", "{}"), {"role": "tool", "content": "a"}, DONE],
+        ),
+        (
+            "minimax",
+            "]~!b[ ]~b] [e~[ <think> </think>",
+            "]~!b[]~b]system\nBe kind.[e~[\n]~b]user\nHi[e~[\n]~b]ai\n<think>\nhm\n</think>\n\nDone[e~[\n",
+            [SYSTEM, USER, {**DONE, "reasoning": "hm"}],
+        ),
+        (
+            "kimi-k3",
+            K3,
+            '<|open|>message role="user"<|sep|>Hi<|close|>message<|sep|><|end_of_msg|><|open|>message role="assistant"<|sep|><|open|>think<|sep|>hm'
+            "<|close|>think<|sep|><|open|>response<|sep|>Done<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>",
+            [USER, {**DONE, "reasoning": "hm"}],
+        ),
+    ],
+)  # fmt: skip
+def test_other_families(
+    template: str, specials: str, text: str, messages: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    ids = {name: 700 + i for i, name in enumerate(specials.split())}
+    tokenizer = load_tokenizer(tiny.write_tiktoken(tmp_path, ids))
+    stored = tokenizer.encode_rendered(text).astype(np.int64)
+    got = recover(row(stored), tokenizer, template)
+    assert got.messages == messages
+    assert not got.truncated
+    assert [m for m in got.marks if m != "truncated"] == []
+    assert parse_text(text, None).messages == messages
+    found = detect([(stored, None)] * 8, tokenizer)
+    assert (found.template, found.tokenizer_ok) == (template, True)
+
+
 # ---- render
 
 
@@ -402,8 +511,8 @@ def test_prompts_are_rendered_as_the_models_templates_do(template: str, kwargs: 
 
 
 def test_unknown_templates_list_the_known() -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'kimi-k2'"):
-        render([USER], None, "kimi-k1")
+    with pytest.raises(UsageError, match=r"did you mean 'kimi-k2.*known: chatml, "):
+        render([USER], None, "kimi-k2.")
 
 
 # ---- padding
@@ -594,7 +703,7 @@ def rows_of(tokenizer: Tokenizer, template: str, n: int = 30) -> list[tuple[np.n
     return out
 
 
-@pytest.mark.parametrize("template", list(TEMPLATES))
+@pytest.mark.parametrize("template", ["kimi-k2", "kimi-k2.5", "chatml", "qwen3"])
 def test_the_template_is_recognised(template: str, kimi: Tokenizer, chatml: Tokenizer) -> None:
     tokenizer = kimi if template.startswith("kimi") else chatml
     found = detect(rows_of(tokenizer, template), tokenizer)
