@@ -51,7 +51,9 @@ def reasons(items: list[Record | Fault]) -> list[tuple[int | None, str, str]]:
 
 def table(rows) -> pa.Table:
     ids, masks = zip(*rows, strict=True)
-    return pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32())), "loss_mask": pa.array(masks, pa.list_(pa.int8()))})
+    return pa.table(
+        {"input_ids": pa.array(ids, pa.list_(pa.int32())), "loss_mask": pa.array(masks, pa.list_(pa.int8()))}
+    )
 
 
 def stream_bytes(rows) -> bytes:
@@ -182,7 +184,12 @@ def test_first_level_directories_are_sources_and_containers_are_not(tmp_path):
 
 def test_shards_come_in_natural_order(tmp_path):
     touch(tmp_path, "A/data_10.ckpt", "A/data_2.ckpt", "A/data_1.ckpt", "A/data_02.ckpt")
-    assert [s.path[2:] for s in find_shards(tmp_path).shards] == ["data_1.ckpt", "data_02.ckpt", "data_2.ckpt", "data_10.ckpt"]
+    assert [s.path[2:] for s in find_shards(tmp_path).shards] == [
+        "data_1.ckpt",
+        "data_02.ckpt",
+        "data_2.ckpt",
+        "data_10.ckpt",
+    ]
 
 
 def test_everything_that_is_no_shard_is_in_the_account(tmp_path):
@@ -206,7 +213,10 @@ def test_everything_that_is_no_shard_is_in_the_account(tmp_path):
     server.close()
     assert [s.path for s in tree.shards] == ["A/good.jsonl"]
     account = {a.path: (a.status, a.reason) for a in tree.account}
-    assert account.pop("A/table.parquet") == ("failed", "named .parquet, but its first bytes are those of no known format")
+    assert account.pop("A/table.parquet") == (
+        "failed",
+        "named .parquet, but its first bytes are those of no known format",
+    )
     assert {status for status, _ in account.values()} == {"skipped"}
     assert {path: reason.split(",")[0] for path, (_, reason) in account.items()} == {
         "A/a.jsonl.lock": "lock file", "A/a.tmp": "an unfinished write", "A/tmpabc": "an unfinished write",
@@ -219,7 +229,12 @@ def test_everything_that_is_no_shard_is_in_the_account(tmp_path):
 
 
 def test_tokenizer_files_are_hints_nearest_first(tmp_path):
-    for path in ("deep/model/tokenizer.json", "tokenizer/tiktoken.model", "deep/tokenizer_config.json", "tokenizer/config.json"):
+    for path in (
+        "deep/model/tokenizer.json",
+        "tokenizer/tiktoken.model",
+        "deep/tokenizer_config.json",
+        "tokenizer/config.json",
+    ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("{}")
     tree = find_shards(tmp_path)
@@ -270,7 +285,11 @@ def test_names_that_are_not_utf8_can_be_shown_and_read(tmp_path):
         (b"\0" * 257 + b"ustar\0", "failed", "tar"),
         (b"PARE" + b"\0" * 20, "failed", "encrypted"),
         (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", "failed", "1.6"),
-        (b"\x80\x04\x95\x1b\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.", "failed", "'posix.system'"),
+        (
+            b"\x80\x04\x95\x1b\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.",
+            "failed",
+            "'posix.system'",
+        ),
         (b"cos\nsystem\n(S'x'\ntR.", "skipped", "not data"),
         (b"\x80\x04K\x01.", "failed", "Python pickle"),
         (b"some text", "skipped", "not data"),
@@ -285,7 +304,9 @@ def test_other_containers_are_named_and_not_opened(data, status, what, tmp_path)
 
 def test_parquet_inside_gzip_is_named(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(parquet_bytes(ROWS)))
-    assert [(a.status, a.reason) for a in find_shards(tmp_path).account] == [("failed", "parquet inside gz: unpack it first")]
+    assert [(a.status, a.reason) for a in find_shards(tmp_path).account] == [
+        ("failed", "parquet inside gz: unpack it first")
+    ]
 
 
 def test_an_account_counts_what_a_reader_gives():
@@ -314,7 +335,11 @@ def test_a_permission_is_a_fault_and_not_an_end(tmp_path):
             os.chmod(".", 0o755)
             os.setuid(65534)
             tree = find_shards(Path("."))
-            seen = [[s.path for s in tree.shards], [[a.path, a.status] for a in tree.account], reasons(list(read(".", shard)))]
+            seen = [
+                [s.path for s in tree.shards],
+                [[a.path, a.status] for a in tree.account],
+                reasons(list(read(".", shard))),
+            ]
             os.write(into, json.dumps(seen).encode())
         finally:
             os._exit(0)
@@ -334,7 +359,9 @@ def test_torch_is_never_imported(tmp_path):
         "n = sum(1 for s in t.shards for _ in read(t.root, s)); print(n, 'torch' in sys.modules, 'datasets' in sys.modules)"
     )
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, env=env
+    )
     assert done.stdout.split() == ["12", "False", "False"]
 
 

@@ -13,10 +13,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_readers import ROWS, good, jsonl_bytes, reasons, rows_of
+from test_readers import PACK, ROWS, good, jsonl_bytes, reasons, rows_of
 
 from promptkit.readers import Limits, Record, Shard, read
-from promptkit.readers.records import BadRow
+from promptkit.readers.limits import unpack
+from promptkit.readers.records import BadFile, BadRow
 from promptkit.readers.values import loads
 
 TEXT_ROWS = [{"id": "a", "text": 'say "hi": {x}'}, {"id": "b", "text": "]}\\"}, {"id": "c", "text": "\u2028é\n"}]
@@ -65,6 +66,12 @@ def test_one_row_laid_out_over_lines_is_one_row(tmp_path):
     row = {"id": "x", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]}
     (item,) = items_of(tmp_path, json.dumps(row, indent=4).encode())
     assert item.messages == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+
+
+def test_a_row_that_holds_rows_stays_one_row(tmp_path):
+    row = {"instruction": "Hi", "instances": [{"input": "a", "output": "b"}, {"input": "c", "output": "d"}]}
+    (item,) = items_of(tmp_path, json.dumps(row).encode())
+    assert item.messages == [{"role": "user", "content": "Hi"}]
 
 
 def test_a_wrapper_larger_than_a_record_is_streamed(tmp_path):
@@ -212,6 +219,20 @@ def test_members_and_frames_in_a_row_are_one_file(tmp_path):
     }.items():
         (tmp_path / name).write_bytes(data)
         assert [r.ids.tolist() for r in rows_of(tmp_path / name)] == [ids for ids, _ in ROWS]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.binary(max_size=2000), min_size=1, max_size=3),
+    st.sampled_from(["gz", "zst", "xz", "bz2"]),
+    st.integers(1, 3000),
+)
+def test_unpacking_does_not_depend_on_the_chunks(members, kind, size):
+    packed = b"".join(PACK[kind](m * 50) for m in members)
+    chunks = [packed[i : i + size] for i in range(0, len(packed), size)]
+    assert b"".join(unpack(kind, chunks, Limits())) == b"".join(m * 50 for m in members)
+    with pytest.raises(BadFile):
+        list(unpack(kind, [packed[:-1]], Limits()))
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, pack_zst])

@@ -84,7 +84,7 @@ def test_hidden_states_are_not_read(tmp_path, monkeypatch):
     from promptkit.readers import torch_zip
 
     with io.BufferedReader(Counting(path)) as file:
-        row = only(torch_zip._read_file(file, Limits()))
+        row = only(torch_zip.read_file(file, Limits()))
     assert row.ids.tolist() == IDS.tolist()
     assert sum(amount) < 200_000 < len(data)
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from promptkit.readers import arrow, json_lines, parquet, safetensors, torch_zip
+from promptkit.readers import arrow, json_lines, parquet, safetensors, torch_packed, torch_zip
 from promptkit.readers.records import (
     BadFile,
     BadRow,
@@ -42,7 +42,7 @@ READERS: dict[str, Reader] = {
     "arrow-file": arrow.read_file,
     "parquet": parquet.read,
     "torch": torch_zip.read,
-    **{f"torch.{p}": torch_zip.read_packed for p in _PACKINGS},
+    **{f"torch.{p}": torch_packed.read_packed for p in _PACKINGS},
     "safetensors": safetensors.read,
 }
 

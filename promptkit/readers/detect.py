@@ -19,8 +19,8 @@ from promptkit.readers.records import BadFile, Limits
 
 HEAD = 512
 JSON_EXTENSIONS = ("json", "jsonl", "ndjson", "traj")
-DATA_EXTENSIONS = ("parquet", "arrow", "feather", "ckpt", "pt", "pth", "pkl", "pickle", "safetensors",
-                   "npy", "npz", "bin", "idx", "mds", "ds", "tar", "h5", "hdf5")  # fmt: skip
+DATA_EXTENSIONS = ("parquet", "arrow", "feather", "ckpt", "pt", "pth", "pkl", "pickle", "safetensors")
+UNREAD_EXTENSIONS = ("npy", "npz", "bin", "idx", "mds", "ds", "tar", "h5", "hdf5")
 TORCH_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 # A JSON array begins with a value, a Markdown link does not.
 _JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:[\[{"\d-]|\]|$))')
@@ -51,6 +51,8 @@ def unfinished(name: str, n_bytes: int) -> str | None:
         return "empty file"
     if name.endswith(".lock"):
         return "lock file"
+    if name.startswith("._") or name == ".DS_Store":
+        return "left by macOS, not data"
     if name.endswith((".tmp", ".incomplete", ".part")) or name.startswith("tmp"):
         return "an unfinished write"
     return None
@@ -123,6 +125,10 @@ def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdi
         return Verdict("jsonl")  # UTF-16: the reader refuses it and says how to convert it
     if _JSON.match(head) or extension in JSON_EXTENSIONS:
         return Verdict("jsonl")
+    if extension in UNREAD_EXTENSIONS:
+        return Verdict(
+            status="failed", reason=f"a .{extension} file: not read by this version, convert it to JSON lines"
+        )
     if extension in DATA_EXTENSIONS:
         return Verdict(status="failed", reason=f"named .{extension}, but its first bytes are those of no known format")
     return Verdict(reason="not data")

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from promptkit.readers.fields import is_sample
 from promptkit.readers.limits import CHUNK, plain_chunks
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, Record
-from promptkit.readers.schemas import is_sample, to_record
+from promptkit.readers.schemas import to_record
 from promptkit.readers.values import NOT_JSON, OPEN, Scanner, loads
 
 WRAPPERS = ("data", "rows", "train", "samples", "examples", "items", "instances", "conversations", "dataset", "records")
@@ -71,7 +72,9 @@ def _rows_in(value: Any) -> list[Any]:
         for key in WRAPPERS:
             rows = value.get(key)
             # a list of turns is no list of rows, though `text` is a field of both
-            if isinstance(rows, list) and rows and is_sample(rows[0]) and not ("from" in rows[0] or "role" in rows[0]):
+            if not (isinstance(rows, list) and rows and is_sample(rows[0])) or "from" in rows[0] or "role" in rows[0]:
+                continue
+            if not is_sample({k: None for k in value if k != key}):
                 return rows
     return [value]
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from promptkit.readers.fields import IDS, MASKS, is_sample
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
-from promptkit.readers.schemas import IDS, MASKS, is_sample, to_record
+from promptkit.readers.schemas import to_record
 from promptkit.readers.tables import not_samples
 from promptkit.readers.values import loads
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from promptkit.readers.fields import VOCABULARY, WANTED, is_sample, some_keys
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
-from promptkit.readers.schemas import VOCABULARY, WANTED, is_sample, some_keys, to_record
+from promptkit.readers.schemas import to_record
 from promptkit.readers.values import drop_nulls
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from promptkit.errors import UsageError
-from promptkit.readers import arrow, parquet
+from promptkit.readers import parquet
+from promptkit.readers.arrow_headers import count_rows
 from promptkit.readers.detect import detect, unfinished
 from promptkit.readers.records import BadFile, FileAccount, Limits, Shard, Tree
 from promptkit.readers.torch_zip import vocabulary_size
@@ -37,7 +38,7 @@ TOKENIZER = re.compile(
 )
 MODEL = re.compile(
     r"config\.json|generation_config\.json|special_tokens_map\.json|added_tokens\.json|vocab\.json|merges\.txt"
-    r"|chat_template\.(jinja|json)|(pre)?processor_config\.json|model.*\.safetensors(\.index\.json)?"
+    r"|chat_template\.(jinja|json)|(pre)?processor_config\.json|training_args\.bin|(optimizer|scheduler)\.pt|rng_state.*\.pth|pytorch_model.*|model.*\.safetensors(\.index\.json)?"
 )
 METADATA = ("state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json", "data_config.json")
 HIDDEN_STATES = re.compile(r"hs_\d+\.safetensors")
@@ -258,7 +259,7 @@ def _count(path: Path, kind: str, limits: Limits) -> int | None:
     if kind == "parquet":
         return parquet.count_rows(path)
     if kind in ("arrow-stream", "arrow-file"):
-        return arrow.count_rows(path, stream=kind == "arrow-stream", limits=limits)
+        return count_rows(path, stream=kind == "arrow-stream", limits=limits)
     return 1 if kind.startswith("torch") and _SERIES.search(path.name) else None
 
 

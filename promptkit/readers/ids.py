@@ -1,0 +1,131 @@
+"""Ids and masks of a row -> int64 and bool arrays of one length.
+
+    [5, 6, 7] · [[5, 6, 7]] · an array · with loss_mask [0, 0, 1], labels [-100, -100, 7] or packed_loss_mask "2,1"
+
+Nothing is bent: floats, bools, null, another length or a value beyond 64 bits raise BadRow with a reason.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptkit.readers.fields import IDS, MASKS, first
+from promptkit.readers.records import BadRow, EmptyRow
+
+
+def ids_of(fields: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    for key in IDS:
+        if fields.get(key) is not None:
+            ids = _integers(fields[key], key)
+            if not len(ids):
+                raise EmptyRow(f"{key} is empty")
+            return ids
+    return None
+
+
+def _integers(value: Any, key: str) -> NDArray[np.int64]:
+    """Return a 1-d int64 array of a list or array; one outer dimension of length 1 is taken off."""
+    if isinstance(value, list):
+        if len(value) == 1 and isinstance(value[0], (list, np.ndarray)):
+            return _integers(value[0], key)
+        # array("q") refuses floats, null and text, is the fastest way in, and takes True for 1: only then look at types
+        try:
+            ids = np.frombuffer(array("q", value), np.int64) if value else np.zeros(0, np.int64)
+        except (TypeError, OverflowError):
+            raise BadRow(f"{key} holds {_kinds(set(map(type, value)), value)}, expected integers") from None
+        if len(ids) and ids.min() < 2 and bool in set(map(type, value)):
+            raise BadRow(f"{key} holds booleans, expected integers")
+        return ids
+    if not isinstance(value, np.ndarray):
+        raise BadRow(f"{key} is a {type(value).__name__}, expected a list of integers")
+    if value.ndim == 2 and value.shape[0] == 1:
+        value = value[0]
+    if value.ndim != 1:
+        raise BadRow(f"{key} has {value.ndim} dimensions or several rows: a batch, not a sample")
+    if value.dtype.kind not in "iu":
+        raise BadRow(f"{key} is of type {value.dtype}, expected integers")
+    if value.dtype == np.uint64 and len(value) and int(value.max()) > 2**63 - 1:
+        raise BadRow(f"{key} holds an integer beyond 64 bits")
+    typed: NDArray[np.int64] = value.astype(np.int64, copy=False)
+    return typed
+
+
+def _kinds(kinds: set[type], value: list[Any]) -> str:
+    if float in kinds:
+        if any(isinstance(v, float) and v != v for v in value):
+            return "NaN"
+        return "an integer beyond 64 bits" if any(isinstance(v, float) and abs(v) > 2**53 for v in value) else "floats"
+    names = {type(None): "null", str: "strings", list: "several lists", np.ndarray: "several lists", dict: "objects"}
+    names |= {bool: "booleans", int: "an integer beyond 64 bits"}
+    return next((text for kind, text in names.items() if kind in kinds), "other values")
+
+
+def mask_of(fields: Mapping[str, Any], n: int) -> NDArray[np.bool_] | None:
+    key = first(fields, MASKS)
+    if key is None:
+        return None
+    value = fields[key]
+    if key == "packed_loss_mask":
+        return _unpack_runs(value, n)
+    if key == "labels":
+        labels = _integers(value, key)
+        _same_length(len(labels), key, n)
+        supervised: NDArray[np.bool_] = labels != -100
+        return supervised
+    return zero_one(value, key, n)
+
+
+def _unpack_runs(value: Any, n: int) -> NDArray[np.bool_]:
+    """TorchSpec: "12,30" is 12 tokens of prompt, 30 of response; it always begins with the prompt's run."""
+    parts = value.split(",") if isinstance(value, str) and value else []
+    if not parts or not all(p.isascii() and p.isdigit() and len(p) < 12 for p in parts):
+        raise BadRow("packed_loss_mask is not a list of run lengths")
+    runs = np.array([int(p) for p in parts], dtype=np.int64)
+    _same_length(int(runs.sum()), "packed_loss_mask", n)
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+
+
+def zero_one(value: Any, key: str, n: int) -> NDArray[np.bool_]:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (list, np.ndarray)):
+        value = value[0]
+    if isinstance(value, list):
+        try:  # the common case, several times faster than what follows
+            packed = np.frombuffer(bytes(value), np.uint8)
+            if len(packed) == n and (not n or packed.max() < 2):
+                return packed.view(np.bool_)
+        except (TypeError, ValueError):
+            pass
+        if set(map(type, value)) - {int, bool, float}:
+            raise BadRow(f"{key} holds other values than 0 and 1")
+    if not isinstance(value, (list, np.ndarray)):
+        raise BadRow(f"{key} is a {type(value).__name__}, expected a list of 0 and 1")
+    values = np.asarray(value)
+    if values.ndim == 2 and values.shape[0] == 1:
+        values = values[0]
+    if values.ndim != 1:
+        raise BadRow(f"{key} has {values.ndim} dimensions or several rows: a batch, not a sample")
+    _same_length(len(values), key, n)
+    if values.dtype == np.bool_:
+        return values
+    mask: NDArray[np.bool_] = values == 1
+    if values.dtype.kind not in "iuf" or not bool(np.all(mask | (values == 0))):
+        raise BadRow(f"{key} holds other values than 0 and 1")
+    return mask
+
+
+def _same_length(found: int, key: str, n: int) -> None:
+    if found != n:
+        raise BadRow(f"{key} has another length than the ids")
+
+
+def restarts(positions: Any) -> bool:
+    try:
+        steps = np.diff(np.asarray(positions).reshape(-1))
+        return steps.dtype.kind == "i" and bool(np.any(steps < 0))
+    except (ValueError, OverflowError):
+        return False
