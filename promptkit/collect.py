@@ -76,7 +76,13 @@ class Summary:
         for source, lengths in other.lengths.items():
             self.lengths.setdefault(source, Counter()).update(lengths)
         self.account.update(other.account)
-        self.sample = heapq.nsmallest(sample_size, [*self.sample, *other.sample], key=lambda r: r.priority)
+        self.sample += other.sample
+        self.keep(sample_size, slack=sample_size + 1024)
+
+    def keep(self, sample_size: int, *, slack: int = 0) -> None:
+        """Cut the sample to its `sample_size` smallest priorities, once it is longer than that by more than `slack`."""
+        if len(self.sample) > sample_size + slack or not slack:
+            self.sample = heapq.nsmallest(sample_size, self.sample, key=lambda r: r.priority)
 
 
 @dataclass(frozen=True)
@@ -210,6 +216,7 @@ def collect(
     total = Summary()
     for _, part in run(summarise, opened, plan, processes, progress, "read"):
         total.merge(part, sample_size)
+    total.keep(sample_size)
     refuse_nothing(opened, total)
     return total
 
@@ -220,6 +227,7 @@ def summarise(unit: list[int], shards: list[readers.Shard], plan: Plan, tokenize
     for index, shard in zip(unit, shards, strict=True):
         part = stable(lambda i=index, s=shard: _summarise_shard(i, s, plan, tokenizer), plan, shard, index)  # type: ignore[misc]
         total.merge(part, plan.sample_size)
+    total.keep(plan.sample_size)
     return total
 
 
@@ -227,18 +235,16 @@ def _summarise_shard(index: int, shard: readers.Shard, plan: Plan, tokenizer: To
     out = Summary()
     counts = out.sources.setdefault(shard.source, Counter())
     lengths = out.lengths.setdefault(shard.source, Counter())
-    sample: list[Row] = []
     bound = b"\xff" * 16
     for record in rows_of(index, shard, plan, tokenizer, out):
         n = count_row(record, tokenizer, plan, counts)
         lengths[n.bit_length()] += 1
         priority = row_priority(plan.seed, shard.path, record.row)
         if priority < bound:
-            sample.append(Row(priority, index, _packed(record)))
-            if len(sample) >= 2 * plan.sample_size + 1024:
-                sample = heapq.nsmallest(plan.sample_size, sample, key=lambda r: r.priority)
-                bound = sample[-1].priority
-    out.sample = heapq.nsmallest(plan.sample_size, sample, key=lambda r: r.priority)
+            out.sample.append(Row(priority, index, _packed(record)))
+            if len(out.sample) > 2 * plan.sample_size + 1024:
+                out.keep(plan.sample_size)
+                bound = out.sample[-1].priority
     return out
 
 

@@ -41,6 +41,7 @@ def test_summaries_merge_to_the_same_in_any_order_and_grouping(opened: collect.O
             for part in group:
                 middle.merge(part, 50)
             total.merge(middle, 50)
+        total.keep(50)
         assert [key(r) for r in total.sample] == [key(r) for r in whole.sample]
         assert (total.sources, total.lengths, total.account) == (whole.sources, whole.lengths, whole.account)
 
