@@ -1,0 +1,87 @@
+"""The measuring tools measure: a stage that burns time shows it, the bare decoder decodes, links multiply rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import EXAMPLES, ROOT
+
+if not Path("/proc/self/statm").exists():
+    pytest.skip("benchmarks read /proc", allow_module_level=True)
+
+sys.path.append(str(ROOT))  # benchmarks/ is not installed
+from benchmarks import limits
+from benchmarks.__main__ import multiplied
+from benchmarks.watch import Watch
+from promptkit import readers
+
+
+def test_watch_sees_time_and_memory_of_children() -> None:
+    burn = (
+        "import time; x = bytearray(150 << 20); end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    )
+    with Watch() as watch:
+        with watch.stage("child"):
+            subprocess.run([sys.executable, "-c", burn], check=True)
+        with watch.stage("sleep"):
+            time.sleep(0.2)
+    child, sleep = watch.stages["child"], watch.stages["sleep"]
+    assert child.cpu_seconds >= 0.25
+    assert child.peak_bytes > 150 << 20
+    assert sleep.wall_seconds >= 0.2
+    assert sleep.cpu_seconds < child.cpu_seconds
+
+
+def test_progress_callbacks_become_stages() -> None:
+    with Watch() as watch:
+        for stage in ("read", "read", "decode", "read"):
+            watch.progress(stage, 0, None)
+    assert list(watch.stages) == ["read", "decode"]
+
+
+def test_gather_decodes_like_a_join() -> None:
+    table = [b"a", b"", "ü".encode(), b"xyz"]
+    ids = np.array([3, 0, 1, 2, 2, 3])
+    assert limits.gather_decode(ids, table) == b"xyza" + "üü".encode() + b"xyz"
+    assert limits.gather_decode(np.array([], np.int64), table) == b""
+
+
+def test_bare_readers_take_every_example_shard() -> None:
+    shards = readers.find_shards(EXAMPLES / "training_mix").shards
+    for shard in shards:
+        limits.bare_read(EXAMPLES / "training_mix" / shard.path, shard.format)
+    n_bytes, _ = limits.raw_bytes(EXAMPLES / "training_mix", shards)
+    assert n_bytes == sum(s.n_bytes for s in shards)
+
+
+def test_links_multiply_the_rows(tmp_path: Path) -> None:
+    root = multiplied(EXAMPLES / "training_mix", 1500, tmp_path / "mix")
+    tree = readers.find_shards(root)
+    once = readers.find_shards(EXAMPLES / "training_mix")
+    assert len(tree.shards) == 3 * len(once.shards)
+    assert tree.tokenizer_dirs == once.tokenizer_dirs
+    assert len({s.source for s in tree.shards}) == 18
+
+
+@pytest.mark.slow
+def test_whole_run_writes_figures(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--dir", EXAMPLES / "training_mix", "--size", "40", "--json", out],
+        cwd=ROOT, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    assert figures["directory"]["rows"] == 622
+    stages = {s["name"]: s for s in figures["stages"]}
+    assert {"read", "decode", "select", "cluster", "leak check of the pack"} <= set(stages)
+    assert sum(s["wall_seconds"] for s in figures["stages"]) >= figures["build_wall_seconds"]
+    assert all(limit["seconds"] > 0 for limit in figures["limits"])
