@@ -75,13 +75,14 @@ def opening(messages: list[Message]) -> str:
 
 
 def response_text(messages: list[Message]) -> str:
-    """Return all that the assistant wrote: reasoning, content and calls of each assistant turn, joined by newlines."""
-    parts: list[str] = []
-    for m in messages:
-        if m["role"] == "assistant":
-            parts += [m.get("reasoning") or "", m["content"]]
-            parts += [f"{c['function']['name']} {c['function']['arguments']}" for c in m.get("tool_calls") or ()]
-    return "\n".join(p for p in parts if p)
+    """Return all that the assistant wrote, turn by turn, joined by newlines."""
+    return "\n".join(t for m in messages if m["role"] == "assistant" and (t := answer_text(m)))
+
+
+def answer_text(message: Message) -> str:
+    """Return all that one assistant turn generated: reasoning, content, calls. A call may have lost its name."""
+    calls = [f"{c['function']['name'] or ''} {c['function']['arguments']}" for c in message.get("tool_calls") or ()]
+    return "\n".join(p for p in (message.get("reasoning") or "", message["content"], *calls) if p)
 
 
 def canonical(value: Any) -> bytes:

@@ -313,12 +313,13 @@ def _templated(reference: Reference, chosen: list[Eligible]) -> list[int | None]
     """
     from promptkit import templates
 
-    if reference.template not in templates.TEMPLATES:
-        return [None] * len(chosen)
     out: list[int | None] = []
     for e in chosen:
         plain = not e.prompt.tools and not any(m["role"] == "tool" or m.get("tool_calls") for m in e.prompt.messages)
-        text = templates.render(e.prompt.messages, None, reference.template) if plain else None
+        try:
+            text = templates.render(e.prompt.messages, None, reference.template or "") if plain else None
+        except UsageError:  # unknown, or a template that we can read and not write
+            text = None
         out.append(None if text is None else len(reference.tokenizer.encode_rendered(text)))
     return out
 

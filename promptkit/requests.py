@@ -15,7 +15,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from promptkit.conversation import DEFAULT_SYSTEMS, Message
+from promptkit.conversation import DEFAULT_SYSTEMS, Message, answer_text
 from promptkit.errors import UsageError
 
 TURNS = ("first", "all", "prefix")
@@ -61,12 +61,6 @@ def request(
     digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest()
     stop = stops[int.from_bytes(digest, "big") % len(stops)]
     return Request(_sent(whole[:stop]), answer_text(whole[stop]))
-
-
-def answer_text(message: Message) -> str:
-    """Return all that one assistant turn generated: reasoning, content, calls."""
-    calls = [f"{c['function']['name']} {c['function']['arguments']}" for c in message.get("tool_calls") or ()]
-    return "\n".join(p for p in (message.get("reasoning") or "", message["content"], *calls) if p)
 
 
 def _sent(messages: list[Message]) -> list[Message]:
