@@ -10,6 +10,11 @@ Gammerman and Shafer 2005). The second p is Mondrian: within the cluster. A text
 *or* of its own region of the mix; the larger of two p-values is too large to be uniform, so it is ranked once more
 among the same quantity of the held-out rows.
 
+A text claims a region only where at least 4 of its 10 nearest rows are of that cluster; else the first p stands alone,
+for held-out rows as for candidates. Every text has *a* nearest centroid, and what the vectors cannot express lands in
+the loosest cluster, whose own rows are all odd: over 24 seeds of 13 real sources the rule without this let a whole
+foreign source pass once in three (worst AUC 0.75; with it 0.93, the mean 0.973 -> 0.982).
+
 Regimes:  split   one model, fitted on the rows that are not held out;
           cross   few rows: 5 folds, each row held out once, five models (cross-conformal, Vovk 2015);
           none    fewer than 100 rows: one model on all rows, typicality is NaN.
@@ -34,6 +39,7 @@ MIN_ROWS = 100  # fewer rows in all: p-values are refused
 MIN_HELDOUT = 400  # fewer held-out rows than this: cross-conformal
 MIN_GROUP = 40  # a cluster with fewer held-out rows is joined with its nearest
 N_FOLDS = 5
+MIN_AGREEMENT = 0.4  # share of the nearest rows that must be of a text's own cluster
 
 
 @dataclass(frozen=True)
@@ -68,19 +74,21 @@ class View:
         self.cross_entropy = np.asarray(arrays["cross_entropy"])
         self._units = np.asarray(arrays["units"])  # of the calibration rows
         self._group_of = np.asarray(arrays["group_of"])  # cluster -> group of clusters
-        self._group = self._group_of[np.asarray(arrays["clusters"])]
+        # A held-out row that lies in no region is compared with all rows only: group -1.
+        clusters = np.asarray(arrays["clusters"])
+        self._group = np.where(arrays["in_region"], self._group_of[clusters], -1).astype(np.int64)
         self._rank_distance = _Rank(-self.closeness)
         self._rank_bits = _Rank(self.cross_entropy)
         self.oddness = self._odd(self.closeness, self.cross_entropy)
         self._sorted = {
             (f, g): np.sort(self.oddness[(self.fold == f) & ((self._group == g) | (g < 0))])
             for f in range(len(self.profiles))
-            for g in (-1, *range(int(self._group_of.max(initial=-1)) + 1))
+            for g in range(-1, int(self._group_of.max(initial=-1)) + 1)
         }
         # A held-out row is ranked among the others: the "1 +" of the p-value is the row itself.
         everyone = _share_at_least(np.sort(self.oddness), self.oddness)
-        among = everyone.copy()
-        for g in np.unique(self._group):
+        among = np.zeros(len(everyone))
+        for g in np.unique(self._group[self._group >= 0]):
             own = self._group == g
             among[own] = _share_at_least(np.sort(self.oddness[own]), self.oddness[own])
         self._larger = np.round(np.maximum(everyone, among), 12)
@@ -118,16 +126,19 @@ class View:
         n_models = max(1, int(folds.max(initial=-1)) + 1)
         profiles, calibration = [], np.flatnonzero(folds >= 0)
         closeness, bits = np.zeros(len(ids)), np.zeros(len(ids))
-        fit_rows: dict[str, NDArray[Any]] = {}
+        in_region = np.zeros(len(ids), dtype=bool)
+        fitted: dict[str, NDArray[Any]] = {}
         for f in range(n_models):
             inside, outside = np.flatnonzero(folds != f), np.flatnonzero(folds == f)
             profile = LexicalProfile.fit([ids[i] for i in inside.tolist()], n_vocab=n_vocab, units=units[inside])
             profiles.append(profile)
-            fit_rows[f"fit_rows_{f}"] = rows[inside]
+            fitted |= {f"fit_rows_{f}": rows[inside], f"fit_clusters_{f}": clusters[inside]}
             held = [ids[i] for i in outside.tolist()]
-            closeness[outside] = profile.closeness(held, threads=threads)
+            near = profile.nearest(held, threads=threads)
+            closeness[outside] = near.closeness
             bits[outside] = profile.cross_entropy(held)
-        sizes = np.bincount(clusters[calibration], minlength=len(centroids))
+            in_region[outside] = _in_region(near, clusters[inside], clusters[outside])
+        sizes = np.bincount(clusters[calibration][in_region[calibration]], minlength=len(centroids))
         arrays = {
             "rows": rows[calibration],
             "fold": folds[calibration],
@@ -136,7 +147,8 @@ class View:
             "group_of": join_small(sizes, centroids),
             "closeness": closeness[calibration],
             "cross_entropy": bits[calibration],
-            **fit_rows,
+            "in_region": in_region[calibration],
+            **fitted,
         }
         return cls(profiles, arrays)
 
@@ -168,7 +180,11 @@ class View:
             bits[f] = profile.cross_entropy(ids, exclude=exclude)
         rows = [np.where(n.position >= 0, self._a[f"fit_rows_{f}"][n.position], -1) for f, n in enumerate(found)]
         nearest, cosine = _merge(rows, [n.cosine for n in found])
-        typicality = self._typicality(closeness, bits, clusters, exclude)
+        groups = [
+            np.where(_in_region(n, self._a[f"fit_clusters_{f}"], clusters), self._group_of[clusters], -1)
+            for f, n in enumerate(found)
+        ]
+        typicality = self._typicality(closeness, bits, groups, exclude)
         return TypicalityResult(
             typicality, np.round(closeness.mean(axis=0), 6), np.round(bits.mean(axis=0), 6), nearest, cosine
         )
@@ -177,30 +193,34 @@ class View:
         self,
         closeness: NDArray[np.float64],
         bits: NDArray[np.float64],
-        clusters: NDArray[np.int64],
+        groups: Sequence[NDArray[np.int64]],
         exclude: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """Return the p-value of each text from its scores under each model, both (models, m)."""
+        """Return the p-value of each text from its scores (models, m) and its group (-1: none) under each model."""
         m, h = closeness.shape[1], len(self.rows)
         if not h:
             return np.full(m, np.nan)
-        groups = self._group_of[clusters]
         odd = np.stack([self._odd(c, b) for c, b in zip(closeness, bits, strict=True)])
+        # Under five models a text may lie in its region for some only; the region counts where most say so.
+        group = np.max(groups, axis=0)
+        group[np.mean([g >= 0 for g in groups], axis=0) < 0.5] = -1
         odder, odder_near = np.zeros(m), np.zeros(m)
         for f in range(len(odd)):
             odder += _n_at_least(self._sorted[f, -1], odd[f])
-            for g in np.unique(groups):
-                own = groups == g
+            for g in np.unique(group[group >= 0]):
+                own = group == g
                 odder_near[own] += _n_at_least(self._sorted[f, int(g)], odd[f, own])
         n = np.full(m, float(h))
-        n_near = np.bincount(self._group, minlength=int(self._group_of.max()) + 1)[groups].astype(np.float64)
+        sizes = np.bincount(self._group[self._group >= 0], minlength=int(self._group_of.max()) + 1)
+        n_near = sizes[np.maximum(group, 0)].astype(np.float64)
         twins = [np.flatnonzero(self._units == e) if e >= 0 else np.zeros(0, dtype=np.int64) for e in exclude]
         for i, held in enumerate(twins):
             beyond = self.oddness[held] >= odd[self.fold[held], i]
-            same = self._group[held] == groups[i]
+            same = self._group[held] == group[i]
             odder[i], n[i] = odder[i] - beyond.sum(), n[i] - len(held)
             odder_near[i], n_near[i] = odder_near[i] - (beyond & same).sum(), n_near[i] - same.sum()
-        larger = np.round(np.maximum((1 + odder) / (1 + n), (1 + odder_near) / (1 + n_near)), 12)
+        among = np.where(group >= 0, (1 + odder_near) / (1 + np.maximum(n_near, 0)), 0.0)
+        larger = np.round(np.maximum((1 + odder) / (1 + n), among), 12)
         below = np.searchsorted(self._larger_sorted, larger, side="right").astype(np.float64)
         for i, held in enumerate(twins):
             below[i] -= (self._larger[held] <= larger[i]).sum()
@@ -228,11 +248,24 @@ class _Rank:
         return ranks
 
 
+def _in_region(near: Neighbours, fit_clusters: NDArray[np.int64], clusters: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether enough of the nearest rows of each text are of its own cluster."""
+    there = near.position >= 0
+    if not len(fit_clusters):
+        return np.zeros(len(clusters), dtype=bool)
+    same = there & (fit_clusters[near.position] == clusters[:, None])
+    agree: NDArray[np.bool_] = same.sum(axis=1) >= MIN_AGREEMENT * np.maximum(there.sum(axis=1), 1) - 1e-9
+    return agree
+
+
 def join_small(sizes: NDArray[np.int64], centroids: NDArray[np.float32], least: int = MIN_GROUP) -> NDArray[np.int64]:
     """Return a group for each cluster: clusters of fewer than `least` held-out rows joined with their nearest.
 
-    The smallest group joins the group whose centre has the largest cosine with its own, until none is too small.
+    The smallest group joins the group whose centre has the largest cosine with its own, until none is too small. All
+    -1, no group, where even together they are.
     """
+    if sizes.sum() < least:
+        return np.full(len(sizes), -1, dtype=np.int64)
     group = np.arange(len(sizes))
     C = np.round(np.asarray(centroids, dtype=np.float64), 5)
     while True:
