@@ -60,14 +60,10 @@ def read_candidates(path: str | Path, *, fmt: str | None = None, response: str |
     A row without an id gets the hash of its content (`#2`, ... on repeats); given ids must be unique.
     """
     where = Path(path)
-    if str(path) != "-" and where.is_dir():
-        from promptkit.pack import load_pack
-
-        if fmt is not None:
-            raise UsageError(
-                f"{where}: is a directory, and format {fmt!r} is of a file", hint="leave the format out for a pack"
-            )
-        return list(load_pack(where))
+    if str(path) != "-" and fmt is None and response is None:
+        pack = _pack(where)
+        if pack is not None:
+            return pack
     name, raw = _bytes(where) if str(path) != "-" else ("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
     if not raw.strip(b" \t\r\n\0"):
         raise InputError(f"{name}: empty file, no prompts", hint="write one prompt a line, or a YAML list of prompts")
@@ -77,6 +73,21 @@ def read_candidates(path: str | Path, *, fmt: str | None = None, response: str |
     if response is not None and not any(isinstance(r.value, Mapping) and response in r.value for r in rows):
         raise UsageError(f"{name}: no row has a field {response!r}", hint="name the field that holds the answers")
     return _prompts(rows, name, Path(name).name, wrong, (response,) if response else RESPONSE_KEYS)
+
+
+def _pack(where: Path) -> list[Prompt] | None:
+    """Return the prompts of a pack's directory or name (`chat-mix@1.2.0`), None where the path is something else."""
+    is_directory = where.is_dir()
+    if not is_directory and (where.exists() or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*(@[\w.+:-]+)?", str(where))):
+        return None
+    from promptkit.pack import load_pack
+
+    try:
+        return list(load_pack(str(where)))
+    except UsageError:
+        if is_directory:
+            raise
+        return None  # no pack has that name: it was meant as a file
 
 
 def _prompts(
@@ -140,6 +151,8 @@ def _bytes(path: Path) -> tuple[str, bytes]:
                 if near
                 else "check the path; it is taken from the current directory",
             )
+        if path.is_dir():
+            raise UsageError(f"{path}: is a directory, and a format was given", hint="leave the format out for a pack")
         if not path.is_file():
             raise UsageError(f"{path}: not a regular file", hint="give '-' and pipe the prompts into standard input")
         if path.stat().st_size > MAX_BYTES:

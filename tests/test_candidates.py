@@ -175,6 +175,24 @@ def test_system_prompt_field_leads(put):
     assert [m["role"] for m in p.messages] == ["system", "user"]
 
 
+def test_a_pack_is_read_by_directory_and_by_name(tmp_path, monkeypatch):
+    from promptkit.conversation import prompt_id
+    from promptkit.pack import write_pack
+
+    rows = [
+        {"id": prompt_id(m), "messages": m, "domain": "coding"} for m in ([{"role": "user", "content": t}] for t in TWO)
+    ]
+    where = write_pack(rows, tmp_path / "promptkit-out" / "packs", name="mine")
+    monkeypatch.chdir(tmp_path)
+    assert sorted(texts(where)) == sorted(texts("mine@1.0.0")) == TWO
+    with pytest.raises(UsageError, match="mien: no such file"):
+        read_candidates("mien")
+    with pytest.raises(UsageError):
+        read_candidates(tmp_path)
+    with pytest.raises(UsageError, match="is a directory"):
+        read_candidates(where, fmt="yaml")
+
+
 def test_ids_are_content_hashes_and_repeats_are_told_apart(put):
     a, b, c = read_candidates(put("p.txt", "Same.\nSame.\nOther.\n"))
     assert len(a.id) == 32

@@ -379,7 +379,6 @@ def _provenance(v: dict[str, Any] | None, reference: Any, pack: Any) -> list[tup
     if reference is not None:
         rows += [
             ("reference", reference.fingerprint),
-            ("path", reference.path),
             ("template", reference.template or "none"),
         ]
         rows += [(f"recipe: {k}", value) for k, value in sorted((reference.recipe or {}).items()) if k != "evidence"]
@@ -392,7 +391,6 @@ def _provenance(v: dict[str, Any] | None, reference: Any, pack: Any) -> list[tup
     elif v is not None:
         rows += [
             ("reference", (v.get("reference") or {}).get("fingerprint")),
-            ("path", (v.get("reference") or {}).get("path")),
         ]
     if v is not None:
         rows += [("seed", v.get("seed")), ("promptkit", v.get("promptkit_version"))]
