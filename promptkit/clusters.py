@@ -74,10 +74,11 @@ def _seeds(G: NDArray[np.float64], k: int, rng: np.random.Generator) -> NDArray[
     chosen = [int(rng.integers(len(G)))]
     far = np.full(len(G), np.inf)
     for _ in range(k - 1):
-        far = np.minimum(far, np.maximum(_GRID**2 - G @ G[chosen[-1]], 0.0))
+        # At least 1 for any other row, so that rows a rounding apart can still be told apart.
+        far = np.minimum(far, np.maximum(_GRID**2 - G @ G[chosen[-1]], 1.0))
         far[(G - G[chosen[-1]] == 0).all(axis=1)] = 0.0
         total = np.cumsum(np.rint(far))  # whole numbers again: the draw is exact
-        chosen.append(int(np.searchsorted(total, rng.random() * total[-1], side="right")))
+        chosen.append(min(int(np.searchsorted(total, rng.random() * total[-1], side="right")), len(G) - 1))
     return G[chosen]
 
 
