@@ -68,11 +68,10 @@ def score_command(
     response: str | None, seed: int, draws: int, weight: str | None, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
-    from promptkit.score import score
-
     from promptkit.candidates import read_candidates
     from promptkit.conversation import opening
     from promptkit.reference import load_reference
+    from promptkit.scoring import score
 
     if markdown and talk.json:
         raise UsageError("--markdown and --json together", hint="one result goes to stdout: choose one of the two")
@@ -102,19 +101,12 @@ def score_command(
         talk.line(to_markdown(verdict, texts), paste=True)
     else:
         show_score(talk, verdict, texts)
+    again = ["promptkit", "score", prompts, *(["--against", against] if against else [])]
     if report:
         talk.say(f"report: {report}")
-        talk.next("promptkit", "build", "--help", note="a pack that represents the mix comes from build")
+        talk.next(*again, "--markdown", note="a summary for a pull request")
     else:
-        talk.next(
-            "promptkit",
-            "score",
-            prompts,
-            *(["--against", against] if against else []),
-            "--report",
-            "score.html",
-            note="everything, to look at",
-        )
+        talk.next(*again, "--report", "score.html", note="everything, to look at")
     return 3 if any(not g["passed"] for g in verdict["gates"]) else 0
 
 
@@ -309,17 +301,11 @@ def _show_responses(talk: Talk, v: dict[str, Any]) -> None:
 
 
 def _show_power(talk: Talk, v: dict[str, Any]) -> None:
-    seen = [p for p in v.get("power") or [] if is_number(p.get("power"))]
-    unseen = [p for p in seen if p["power"] < 0.8 and p.get("n") in (v.get("n"), None)] or [
-        p for p in seen if p["power"] < 0.8
-    ]
-    if not seen:
-        return
-    talk.line()
+    known = [p for p in v.get("power") or [] if is_number(p.get("power")) and p.get("n") == v.get("n")]
+    unseen = [f"{p['change']} (found in {100 * p['power']:.0f} % of tries)" for p in known if p["power"] < 0.8]
+    if known:
+        talk.line()
     if unseen:
-        listed = "; ".join(f"{p['change']} (found in {100 * p['power']:.0f} % of tries)" for p in unseen[:4])
-        talk.line(f"{v.get('n')} prompts cannot reliably see: {listed}")
-    else:
-        talk.line(
-            f"{v.get('n')} prompts would see in 80 % of tries or more: " + "; ".join(p["change"] for p in seen[:4])
-        )
+        talk.line(f"{v['n']} prompts cannot reliably see: {'; '.join(unseen)}")
+    elif known:
+        talk.line(f"{v['n']} prompts would see, in 80 % of tries or more: {'; '.join(p['change'] for p in known)}")
