@@ -198,7 +198,7 @@ def test_score_writes_a_report(run, scored, tmp_path, monkeypatch):
 def test_markdown_is_short_and_alone_on_stdout(run, scored):
     done = run("score", "p.jsonl", "--markdown", "--max-ratio", "1.5")
     assert done.code == 3
-    assert done.out.startswith("### promptkit: Not representative")
+    assert done.out.startswith("### promptkit: not representative")
     assert "| gate: ratio &lt;= 1.5 | 1.80 | **failed** |" in done.out
     assert run("score", "p.jsonl", "--markdown", "--json").code == 2
 

@@ -150,7 +150,7 @@ def test_unwritable_target_is_a_usage_error(tmp_path):
 def test_markdown_names_verdict_gates_and_foreign_prompts():
     gate = {"gate": "max_ratio", "key": "ratio", "value": 1.8, "limit": 1.5, "passed": False}
     text = to_markdown(score_json(gates=[gate]), TEXTS)
-    assert text.startswith("### promptkit: Not representative")
+    assert text.startswith("### promptkit: not representative\n\nNot representative of the training mix: 2 of 4")
     assert "| gate: ratio &lt;= 1.5 | 1.80 | **failed** |" in text
     assert "- 0.001 Explain the theory of general relativity in depth." in text
     assert "Missing: pandas, dataframe, column (30.0 %)" in text

@@ -58,7 +58,9 @@ def render(
 def to_markdown(score: Any, texts: Sequence[str] = ()) -> str:
     """Return a summary of a score for a pull-request comment: verdict, parts, gates, what does not belong."""
     v = views.as_json(score)
-    lines = [f"### promptkit: {_inline(v['verdict'])}", "", "| part | value | 95 % interval |", "|---|---|---|"]
+    answer = {"yes": "representative", "no": "not representative"}.get(v.get("verdict_code") or "", "not sure")
+    lines = [f"### promptkit: {answer}", "", _inline(v["verdict"], 2000), ""]
+    lines += ["| part | value | 95 % interval |", "|---|---|---|"]
     for p in views.parts(v):
         lines.append(f"| {p['name']} | {p['value']} | {p['interval']} |")
     for g in v.get("gates") or ():
@@ -83,9 +85,11 @@ def to_markdown(score: Any, texts: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _inline(text: object) -> str:
+def _inline(text: object, n_characters: int = 120) -> str:
     """Make a text safe inside Markdown: one line, no markup of its own."""
-    return one_line(text, 120).translate({ord(c): f"&#{ord(c)};" for c in "\\`*_[]<>|#!&@~"})  # @ would notify people
+    return one_line(text, n_characters).translate(
+        {ord(c): f"&#{ord(c)};" for c in "\\`*_[]<>|#!&@~"}
+    )  # @ would notify people
 
 
 def _page(context: dict[str, Any]) -> str:
