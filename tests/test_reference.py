@@ -18,14 +18,14 @@ from promptkit.errors import InputError, IntegrityError, UsageError
 from promptkit.tokenizers import load_tokenizer
 
 TOPICS = {
-    "A_sort": "sort list python function returns numbers ascending merge array index pivot stable".split(),
-    "B_shell": "bash files directory find grep remove permission user home count lines archive".split(),
-    "C_sql": "select orders customers join table total group month average rows column query".split(),
+    "A_sort": "sort list python function returns numbers ascending merge array index pivot stable",
+    "B_shell": "bash files directory find grep remove permission user home count lines archive",
+    "C_sql": "select orders customers join table total group month average rows column query",
 }
 
 
 def sentence(words, rng, n=None):
-    return " ".join(rng.choice(words, n or rng.integers(6, 18)))
+    return " ".join(rng.choice(words.split(), n or rng.integers(6, 18)))
 
 
 def frame(n=200, *, seed=0, responses=True):
@@ -306,11 +306,11 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 MIX = (
     "agentbench aider_swe_bench bfcl bigcodebench cruxeval glaive_toolcall gpteacher_code mini_swe_agent "
     "reason_tool_use swebench_verified tau_bench toolbench webarena"
-).split()
+)
 FOREIGN = (
     "aqua_rat arena_hard bbh gpteacher_roleplay gsm8k ifeval logic_grid math mmlu mt_bench nq_open ntrex pubmedqa "
     "scitldr self_instruct spec_bench webquestions writingbench"
-).split()
+)
 
 
 def real(sources):
@@ -328,7 +328,7 @@ def test_typicality_separates_real_sources_as_measured():
     from promptkit.leakage import near_duplicate_groups
 
     tokenizer = load_tokenizer(SHARED / "tokenizers" / "kimi_format")
-    everything = real(MIX)
+    everything = real(MIX.split())
     units = near_duplicate_groups(everything["text"].to_list())
     kept = np.isin(units, np.random.default_rng(0).permutation(np.unique(units))[: len(np.unique(units)) // 6])
     ref = reference.fit(everything.filter(pl.Series(~kept)), tokenizer=tokenizer, groups=units[~kept])
@@ -339,7 +339,7 @@ def test_typicality_separates_real_sources_as_measured():
 
     fresh = p(everything.filter(pl.Series(kept))["text"].to_list())
     assert 0.02 < (fresh < 0.05).mean() < 0.08
-    foreign = {s: p(real([s])["text"].to_list()) for s in FOREIGN}
+    foreign = {s: p(real([s])["text"].to_list()) for s in FOREIGN.split()}
     auc = [(v[:, None] < fresh).mean() + (v[:, None] == fresh).mean() / 2 for v in foreign.values()]
     assert np.mean(auc) > 0.97
     assert min(auc) > 0.92
