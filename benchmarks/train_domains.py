@@ -31,8 +31,9 @@ from promptkit import domains as dm
 from promptkit.conversation import opening
 
 CAP = 400  # rows per source and domain: more of the same source teaches the source
-RIDGE_SIGNALS = 0.02  # pull of the signals' weights towards the written rules
-RIDGE_WORDS = 0.004  # pull of the words' weights towards nothing
+RIDGE_SIGNALS = 0.05  # pull of the signals' weights towards the written rules
+RIDGE_WORDS = 0.01  # pull of the words' weights towards nothing
+RIDGE_BIAS = 0.05  # pull of the base rates towards equal shares
 WORD_GAIN = 3.0  # hashed features are scaled by gain / sqrt(number of terms)
 OURS = "our own examples"
 # Sources that collect requests of every kind under one label: a row that the rules call code or mathematics says
@@ -158,13 +159,13 @@ def fit(rows: Rows, keep: np.ndarray, ridge: tuple[float, float] = (RIDGE_SIGNAL
         P = softmax(Z)
         nll = -float(w @ np.log(np.maximum(P[np.arange(len(y)), y], 1e-12)))
         G = (P - Y) * w[:, None]
-        grad = np.vstack([S.T @ G + 2 * ridge[0] * V, G.sum(axis=0) + 2 * 0.001 * b, HT @ G + 2 * ridge[1] * U])
-        return nll + ridge[0] * float((V**2).sum()) + 0.001 * float(b @ b) + ridge[1] * float(
+        grad = np.vstack([S.T @ G + 2 * ridge[0] * V, G.sum(axis=0) + 2 * RIDGE_BIAS * b, HT @ G + 2 * ridge[1] * U])
+        return nll + ridge[0] * float((V**2).sum()) + RIDGE_BIAS * float(b @ b) + ridge[1] * float(
             (U**2).sum()
         ), grad.ravel()
 
     best = minimize(
-        loss, np.zeros((n_signals + 1 + n_words) * k), jac=True, method="L-BFGS-B", options={"maxiter": 120}
+        loss, np.zeros((n_signals + 1 + n_words) * k), jac=True, method="L-BFGS-B", options={"maxiter": 80}
     )
     W = best.x.reshape(-1, k)
     words = np.zeros((dm.BUCKETS, k))
