@@ -63,8 +63,9 @@ def diff_command(talk: Talk, old: str, new: str, exit_code: bool) -> int:
     else:
         for kind in kinds:
             ids = found[kind]
-            more = f" and {len(ids) - 8} more" if len(ids) > 8 and not talk.verbose else ""
-            talk.line(f"{kind:<11} {len(ids):>5}   {' '.join(i[:8] for i in (ids if talk.verbose else ids[:8]))}{more}")
+            shown = ids if talk.verbose else ids[:5]
+            more = f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else ""
+            talk.pair(kind, f"{len(ids):>5}   {' '.join(i[:8] for i in shown)}{more}", width=12)
         talk.line(f"distance    {number(found.get('distance_before'), 3)} -> {number(found.get('distance_after'), 3)}")
         talk.line(f"least bump  {found.get('bump') or 'none: nothing changed'}")
     talk.next("promptkit", "verify", new)
@@ -166,7 +167,7 @@ def report_command(talk: Talk, what: str, out: str) -> int:
     elif (path / "pack.json").is_file():
         from promptkit.pack import load_pack
 
-        render(pack=load_pack(what), out=out, title=path.name)
+        render(pack=load_pack(what), out=out)
     else:
         from promptkit.reference import load_reference
 

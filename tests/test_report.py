@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import types
 from html.parser import HTMLParser
 
 import pytest
@@ -136,6 +137,61 @@ def test_values_that_do_not_exist_are_dashes(tmp_path):
     assert "this set:" not in text
     assert not re.search(r"\bnan\b", text, re.I)
     assert "None" not in text
+
+
+def test_a_pack_has_its_name_shares_and_prompts(tmp_path):
+    from promptkit.conversation import prompt_id
+    from promptkit.pack import load_pack, write_pack
+
+    sent = [[{"role": "user", "content": t}] for t in TEXTS]
+    rows = [
+        {"id": prompt_id(m), "messages": m, "domain": d, "in_training": True, "typicality_u6": 440000}
+        for m, d in zip(sent, ["coding", "coding", "coding", "chat"], strict=True)
+    ]
+    pack = load_pack(write_pack(rows, tmp_path, name="mine"))
+    text = Page(render(pack=pack, out=tmp_path / "r.html").read_text()).text
+    assert "pack mine@1.0.0" in text
+    assert "75.0 %" in text
+    assert "training mix" not in text.split("What the numbers mean")[0]
+    assert text.count("in training") == 4
+    assert "0.440" in text
+    assert pack.content_hash in text
+
+
+def test_a_reference_has_sources_regions_and_lengths(tmp_path):
+    import polars as pl
+
+    class Tokenizer:
+        name, n_vocab, sha256 = "words", 1000, "ee" * 32
+
+        def encode_batch(self, texts):
+            return [t.split() for t in texts]
+
+    reference = types.SimpleNamespace(
+        sample=pl.DataFrame({"n_prompt_tokens": [3, 9, 17, 16], "n_response_tokens": [100, None, 120, 5]}),
+        domains=pl.DataFrame({"domain": ["coding", "chat"], "share": [0.75, 0.25]}),
+        clusters=pl.DataFrame({"cluster": [0], "name": ["b-tree, index"], "domain": ["coding"], "share": [1.0], "examples": [["Write a B-tree."]]}),
+        counts={"sources": [{"source": "B1_glaive", "rows": 30, "tokens": 900, "supervised_tokens": 300}, {"source": "C1", "rows": 10, "tokens": 90, "supervised_tokens": 100}]},
+        tokenizer=Tokenizer(), fingerprint="cd" * 32, template="kimi-k2", recipe={"seed": 0, "tokenizer": {"name": "x"}}, path="secret/place",
+    )  # fmt: skip
+    html = render(reference=reference, out=tmp_path / "r.html", title="mix").read_text()
+    text = Page(html).text
+    for said in (
+        "B1_glaive",
+        "900",
+        "75.0 %",
+        "b-tree, index",
+        "Write a B-tree.",
+        "16+",
+        "Openings (input)",
+        "cd" * 32,
+        "kimi-k2",
+    ):
+        assert said in text
+    assert "secret/place" not in html  # a path of the machine that wrote it
+    both = render(score=score_json(), reference=reference, texts=TEXTS, out=tmp_path / "b.html").read_text()
+    assert "Sources" in both
+    assert "this set" in both
 
 
 def test_unwritable_target_is_a_usage_error(tmp_path):

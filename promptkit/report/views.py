@@ -338,6 +338,7 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
         "title": visible(title),
         "subtitle": _subtitle(v, reference, pack),
         "name": name,
+        "base": "pack" if v is None and reference is None else "mix",
         "score": _score_view(v) if v is not None else None,
         "domains": domains,
         "top_domain": _top(domains),
