@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from promptkit.pipeline import inspect as inspect
     from promptkit.reference import Reference as Reference
     from promptkit.reference import load_reference as load_reference
-    from promptkit.score import Score as Score
-    from promptkit.score import score as score
+    from promptkit.scoring import Score as Score
+    from promptkit.scoring import score as score
 
 __version__ = "0.1.0"
 
@@ -38,14 +38,14 @@ _WHERE = {
     "Prompt": "conversation",
     "PromptkitError": "errors",
     "Reference": "reference",
-    "Score": "score",
+    "Score": "scoring",
     "build": "pipeline",
     "detokenize": "pipeline",
     "inspect": "pipeline",
     "load_pack": "pack",
     "load_reference": "reference",
     "read_candidates": "candidates",
-    "score": "score",
+    "score": "scoring",
     "verify": "pack",
 }
 
@@ -72,7 +72,6 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'promptkit' has no attribute {name!r}")
     value = getattr(import_module(f"promptkit.{_WHERE[name]}"), name)
-    # `score` is a function here and a module on disk; importing the module would otherwise shadow the function.
     globals()[name] = value
     return value
 
