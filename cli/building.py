@@ -66,11 +66,11 @@ def build_command(talk: Talk, root: str, out: str, pool: tuple[str, ...], **opti
         for note in built.notes:
             talk.pair("note", note)
         _show_pack(talk, built)
-    command = ["promptkit", "score", "YOUR_PROMPTS.yaml"]
+    command = ["promptkit", "score", str(built.pack)]
     if os.path.normpath(built.reference) != os.path.join("promptkit-out", "reference"):
         command += ["--against", str(built.reference)]
     code = lost(talk, built)
-    talk.next(*command, note="do your prompts look like this mix?")
+    talk.next(*command, note="your own prompts go where the pack stands")
     return code
 
 
