@@ -160,6 +160,12 @@ def debugged(seed: Seed, i: int) -> list[dict[str, Any]]:
     return [ask("debug", seed, i, **text), turn("assistant", answer)]
 
 
+def reviewed(seed: Seed, i: int) -> list[dict[str, Any]]:
+    """A review of the code with its mistake, nobody having noticed it."""
+    answer = f"One finding. {seed['why']}\n\n{fence(seed)}"
+    return [ask("review", seed, i, name=seed.name, code=fence(seed, seed.buggy)), turn("assistant", answer)]
+
+
 def completed(seed: Seed, i: int) -> list[dict[str, Any]]:
     lines = seed["code"].split("\n")
     cut = max(2, len(lines) * 2 // 5)
@@ -302,7 +308,8 @@ def conversations() -> dict[str, list[dict[str, Any]]]:
         ] + [repaired(s, i) for i, s in enumerate(english) if i % 3 != 2],
         "B2_codeproblems": [f(s, i) for i, s in enumerate(code) for f in (written, tested)]
         + [completed(s, i) for i, s in enumerate(code)],
-        "B3_codeinstruct": [f(s, i) for i, s in enumerate(code) for f in (debugged, explained)],
+        "B3_codeinstruct": [f(s, i) for i, s in enumerate(code) for f in (debugged, explained)]
+        + [reviewed(s, i) for i, s in enumerate(english)],
         "C1_reasoning": [
             [turn("user", s["ask"]), turn("assistant", s["say"], reasoning=s["think"])]
             for s in read_seeds("reasoning.txt")

@@ -80,7 +80,7 @@ def test_whole_run_writes_figures(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text(encoding="utf-8"))
-    assert figures["directory"]["rows"] == 622
+    assert figures["directory"]["rows"] == 667
     stages = {s["name"]: s for s in figures["stages"]}
     assert {"read", "decode", "select", "cluster", "leak check of the pack"} <= set(stages)
     assert sum(s["wall_seconds"] for s in figures["stages"]) >= figures["build_wall_seconds"]

@@ -81,8 +81,8 @@ def test_files_on_disk_are_what_the_maker_writes(maker: ModuleType, tmp_path: Pa
 
 def test_mix_is_varied(golden: list[dict[str, Any]]) -> None:
     assert Counter(row["source"] for row in golden) == {
-        "A1_sweagent": 60, "B1_toolcalls": 91, "B2_codeproblems": 219, "B3_codeinstruct": 146,
-        "C1_reasoning": 76, "D1_raw": 30,
+        "A1_sweagent": 60, "B1_toolcalls": 85, "B2_codeproblems": 219, "B3_codeinstruct": 209,
+        "C1_reasoning": 76, "D1_raw": 18,
     }  # fmt: skip
     grams = []
     for row in golden:
