@@ -102,7 +102,7 @@ def measure(root: Path, scratch: Path, options: argparse.Namespace) -> dict[str,
 
     singles = Watch()
     with singles:
-        with singles.stage("import promptkit (cold)"):
+        with singles.stage("a process that imports promptkit"):
             subprocess.run([sys.executable, "-c", "import promptkit"], check=True)
         with singles.stage(f"score {options.size} prompts (cold)"):
             program = "import sys, promptkit; promptkit.score(sys.argv[1], sys.argv[2])"
