@@ -61,7 +61,8 @@ def checked(X: Matrix, name: str = "X") -> Matrix:
 def squared_distances(X: Matrix, Y: Matrix) -> Matrix:
     """Return the (n, m) squared Euclidean distances, by one matrix product, never below zero."""
     D = (X * X).sum(axis=1)[:, None] + (Y * Y).sum(axis=1)[None, :] - 2.0 * (X @ Y.T)
-    return np.maximum(D, 0.0, out=D)
+    out: Matrix = np.maximum(D, 0.0)
+    return out
 
 
 def median_squared_distance(Y: Matrix, *, rows: int = 1000) -> float:
@@ -166,7 +167,9 @@ class FourierFeatures:
         for b in self.bandwidths2:
             A = Z * np.float32(1.0 / math.sqrt(b))
             blocks += [np.cos(A), np.sin(A)]
-        return np.concatenate(blocks, axis=1) * np.float32(1.0 / math.sqrt(len(self.frequencies)))
+        F: NDArray[np.float32] = np.concatenate(blocks, axis=1)
+        F *= np.float32(1.0 / math.sqrt(len(self.frequencies)))
+        return F
 
     @property
     def width(self) -> int:
@@ -228,8 +231,8 @@ def frechet(X: Matrix, Y: Matrix) -> float:
     B = (Y - Y.mean(axis=0)).astype(np.float64) / math.sqrt(len(Y) - 1)
     # tr (A'A B'B)^(1/2) is the sum of the singular values of A B': no root of a matrix that is nearly singular.
     # The smaller of the two shapes: (n, m), or (d, d) through the triangular factors.
-    R, S = (np.linalg.qr(Z, mode="r") if len(Z) > Z.shape[1] else Z for Z in (A, B))
-    cross = float(np.linalg.svd(R @ S.T, compute_uv=False).sum())
+    R, S = (np.asarray(np.linalg.qr(Z, mode="r")) if len(Z) > Z.shape[1] else Z for Z in (A, B))
+    cross = float(np.linalg.svd(np.asarray(R @ S.T), compute_uv=False).sum())
     return max(0.0, float(gap @ gap) + float((A * A).sum()) + float((B * B).sum()) - 2.0 * cross)
 
 
@@ -287,7 +290,7 @@ def shares(counts: Matrix) -> NDArray[np.float64]:
     p = np.asarray(counts, dtype=np.float64)
     if p.ndim != 1 or not np.isfinite(p).all() or (p < 0).any() or p.sum() <= 0:
         raise InputError("histogram: expected a row of finite counts >= 0 with a positive sum")
-    return p / p.sum()
+    return np.asarray(p / p.sum(), dtype=np.float64)
 
 
 def total_variation(p: Matrix, q: Matrix) -> float:
@@ -336,21 +339,23 @@ def on_clusters(divergence: Callable[[Matrix, Matrix], float], *, k: int = 16, s
 
 
 def reach_size(m: int, n: int) -> int:
-    """Return k: how many nearest others of m rows are a row's reach, so that n random rows touch about half of them.
+    """Return k: how many nearest others of m rows are a row's reach, so that n new rows touch about half of them.
 
     (1 - 0.7 / n)^n is near 1/2 at every n, which keeps the measure comparable across sizes.
     """
     return max(1, min(m - 1, math.ceil(0.7 * m / n)))
 
 
-def chance_coverage(m: int, n: int) -> float:
-    """Return the exact chance that at least one of n other rows, drawn without replacement, is within reach."""
-    k, others = reach_size(m, n), m - 1
-    if n > others - k:
-        return 1.0
-    log_miss = math.lgamma(others - k + 1) - math.lgamma(others - k - n + 1)
-    log_miss += math.lgamma(others - n + 1) - math.lgamma(others + 1)
-    return 1.0 - math.exp(log_miss)
+def chance_coverage(m: int, n: int, k: int | None = None) -> float:
+    """Return the exact chance that one of n new rows of the mix lies within the reach of a row that has m - 1 others.
+
+    All m - 1 + n other rows are exchangeable, so the new rows miss when the nearest k of them all are old ones:
+    product over j = 1..k of (m - j) / (m + n - j). Rows drawn from the m themselves would hit more often (0.86 against
+    0.62 at m = 1600, n = 1000), and new rows measured against that would seem to cover too little. `k` is the
+    size of the reach where it is not that of n.
+    """
+    j = np.arange(1, (reach_size(m, n) if k is None else k) + 1)
+    return 1.0 - float(np.prod((m - j) / (m + n - j)))
 
 
 def reaches(similarity: Matrix, n: int) -> NDArray[Any]:
@@ -359,7 +364,7 @@ def reaches(similarity: Matrix, n: int) -> NDArray[Any]:
     S = similarity.copy()
     np.fill_diagonal(S, -np.inf)
     k = reach_size(m, n)
-    return np.partition(S, m - k, axis=1)[:, m - k]  # type: ignore[no-any-return]
+    return np.asarray(np.partition(S, m - k, axis=1)[:, m - k])
 
 
 def coverage(X: Matrix, Y: Matrix) -> float:
@@ -389,7 +394,7 @@ def fidelity(X: Matrix, Y: Matrix, *, k: int = 10, alpha: float = 0.05) -> float
     A, B = _unit(X), _unit(Y)
 
     def near(S: Matrix) -> Matrix:
-        return np.partition(S, S.shape[1] - k, axis=1)[:, -k:].mean(axis=1)  # type: ignore[no-any-return]
+        return np.asarray(np.partition(S, S.shape[1] - k, axis=1)[:, -k:].mean(axis=1))
 
     own = B @ B.T
     np.fill_diagonal(own, -np.inf)
@@ -400,7 +405,7 @@ def fidelity(X: Matrix, Y: Matrix, *, k: int = 10, alpha: float = 0.05) -> float
 def _unit(X: Matrix) -> NDArray[np.float64]:
     X = np.asarray(X, dtype=np.float64)
     length = np.linalg.norm(X, axis=1, keepdims=True)
-    return X / np.where(length > 0, length, 1.0)  # type: ignore[no-any-return]
+    return np.asarray(X / np.where(length > 0, length, 1.0))
 
 
 def _pair(X: Matrix, Y: Matrix) -> tuple[Matrix, Matrix]:

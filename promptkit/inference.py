@@ -15,7 +15,7 @@ prompt is: rows in, numbers out. Everything random takes `rng`, a seed or a gene
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,14 @@ def draw_subsets(
     if probabilities is not None:
         edges = np.cumsum(np.asarray(probabilities, dtype=np.float64))
         rows = np.searchsorted(edges, rng.random((draws, n)) * edges[-1], side="right")
-        return np.sort(np.minimum(rows, pool - 1), axis=1).astype(np.int32)
+        return np.asarray(np.sort(np.minimum(rows, pool - 1), axis=1), dtype=np.int32)
     if not 0 < n <= pool:
         raise UsageError(f"cannot draw {n} different rows from {pool}", hint="give a smaller n or a larger reference")
     if 2 * n > pool:
+        if n == pool:
+            return np.tile(np.arange(pool, dtype=np.int32), (draws, 1))
         keys = rng.random((draws, pool), dtype=np.float32)
-        return np.sort(np.argsort(keys, axis=1, kind="stable")[:, :n], axis=1).astype(np.int32)
+        return np.sort(np.argpartition(keys, n, axis=1)[:, :n].astype(np.int32), axis=1)
     # Rows that came twice are drawn again until none does: every label is treated alike, so every subset stays
     # equally likely, and the cost is that of n numbers per draw rather than of a shuffle of the whole pool.
     rows = np.sort(rng.integers(0, pool, size=(draws, n), dtype=np.int32), axis=1)
@@ -64,22 +66,57 @@ def draw_subsets(
         part, twice = part[twice.any(axis=1)], twice[twice.any(axis=1)]
         part[twice] = rng.integers(0, pool, size=int(twice.sum()), dtype=np.int32)
         rows[todo] = np.sort(part, axis=1)
-    return rows
+    return np.asarray(rows)
 
 
-def weighted_sums(rows: NDArray[np.int32], table: NDArray[Any], weights: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Return (draws, columns): for each line of `rows`, the sum of those rows of `table`, times `weights` (n,).
+def draw_units(n: int, units: NDArray[Any], draws: int, *, rng: int | Generator) -> NDArray[np.int32]:
+    """Return (draws, n) row numbers: n different units each, and one random row of each unit.
 
-    One product of a sparse count matrix with the table: 6,000 draws of 200 from 5,000 rows of 800 columns take half a
-    second on one core. Weights are matched to a line's rows as they stand; draws are random, so any match is random.
+    A unit is a group of near-duplicates. Held-out units are held out whole, so a prompt that the mix repeats 90 times
+    is either absent from the held-out rows or far too frequent there; drawn as one unit it can distort nothing.
     """
+    rng = np.random.default_rng(rng)
+    _, unit, size = np.unique(units, return_inverse=True, return_counts=True)
+    members = np.argsort(unit, kind="stable")
+    drawn = draw_subsets(n, len(size), draws, rng=rng)
+    if len(size) == len(members):
+        return np.asarray(members[drawn], dtype=np.int32)
+    within = (rng.random(drawn.shape, dtype=np.float32) * size[drawn]).astype(np.int64)
+    at = (np.cumsum(size) - size)[drawn] + np.minimum(within, size[drawn] - 1)
+    return np.asarray(members[at], dtype=np.int32)
+
+
+def weighted_means(
+    rows: NDArray[np.int32], table: NDArray[Any], weights: NDArray[Any] | None = None, *, rng: int | Generator = 0
+) -> NDArray[Any]:
+    """Return (draws, columns): for each line of `rows`, the mean of those rows of `table`.
+
+    One product of a matrix of weights with the table: 6,000 draws of 200 from 5,000 rows of 1,500 columns take 0.8 s on
+    one core. Sparse, 128 columns at a time, so that the table's block stays in the cache (2.5 times as fast as whole
+    rows); dense where a draw takes more than an eighth of the rows. `weights` (n,) sum to one and are dealt to the
+    rows of each line anew, since lines come sorted.
+    """
+    draws, n = rows.shape
+    if weights is None or np.ptp(weights) == 0:
+        data = np.full(draws * n, 1.0 / n)
+    else:
+        data = np.random.default_rng(rng).permuted(np.tile(weights, (draws, 1)), axis=1).ravel()
+    data = data.astype(table.dtype)
+    if 8 * n > len(table):
+        out = np.empty((draws, table.shape[1]), dtype=table.dtype)
+        for start in range(0, draws, 512):  # 512 lines of 10,000 rows: 20 MB
+            block = rows[start : start + 512]
+            line = np.repeat(np.arange(len(block)), n) * len(table)
+            flat = np.bincount(
+                line + block.ravel(), data[start * n : (start + len(block)) * n], len(block) * len(table)
+            )
+            out[start : start + 512] = flat.reshape(len(block), len(table)).astype(table.dtype) @ table
+        return out
     from scipy.sparse import csr_matrix
 
-    draws, n = rows.shape
-    data = np.ones(draws * n) if weights is None else np.tile(np.asarray(weights), draws)
-    starts = np.arange(0, draws * n + 1, n)
-    counts = csr_matrix((data.astype(table.dtype), rows.ravel(), starts), shape=(draws, len(table)))
-    return np.asarray(counts @ table)
+    matrix = csr_matrix((data, rows.ravel(), np.arange(0, draws * n + 1, n)), shape=(draws, len(table)))
+    blocks = [matrix @ np.ascontiguousarray(table[:, at : at + 128]) for at in range(0, table.shape[1], 128)]
+    return np.concatenate(blocks, axis=1)
 
 
 # ------------------------------------------------------------------------------------------------ p-values
@@ -94,7 +131,7 @@ def p_values(observed: NDArray[Any], null: NDArray[Any]) -> Floats:
     """Return `p_value` of each of `observed` among the same null."""
     ranked = np.sort(np.asarray(null, dtype=np.float64))
     at_least = len(ranked) - np.searchsorted(ranked, np.asarray(observed, dtype=np.float64), side="left")
-    return (1.0 + at_least) / (1.0 + len(ranked))  # type: ignore[no-any-return]
+    return np.asarray((1.0 + at_least) / (1.0 + len(ranked)), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -104,44 +141,67 @@ class Joint:
     single: dict[str, float]
     family: dict[str, float]
     overall: float
-    null_minima: Floats  # the final minima of the third batch: what `minimum` was ranked among
-    minimum: float
+    depth: float  # -log of the smaller family p-value
+    null_depths: Floats  # the same of the third batch, ascending: what `depth` was ranked among
 
 
-def joint_p_values(
-    observed: NDArray[Any], batches: Sequence[NDArray[Any]], names: Sequence[str], families: dict[str, Sequence[str]]
-) -> Joint:
-    """Return the calibrated p-values of one set of statistics, from three disjoint batches of null draws.
+class Ranking:
+    """Three batches of null draws, turned into what calibrates single p-values, family minima and the final minimum.
 
     Parameters
     ----------
-    observed : (s,) the statistics of the set; large is extreme.
-    batches : three arrays (draws, s) of the same statistics under the null, from draws that share nothing.
-    names : the s names. families : family name -> names of its statistics.
+    batches : three arrays (draws, s) of the same statistics under the null, from draws that share nothing; large is
+    extreme. names : the s names. families : family name -> names of its statistics.
     """
-    first, second, third = (np.asarray(b, dtype=np.float64) for b in batches)
-    column = {name: i for i, name in enumerate(names)}
 
-    def singles(values: NDArray[Any]) -> Floats:
-        return np.stack([p_values(values[:, i], first[:, i]) for i in range(len(names))], axis=1)
+    def __init__(
+        self, batches: Sequence[NDArray[Any]], names: Sequence[str], families: Mapping[str, Sequence[str]]
+    ) -> None:
+        first, second, third = (np.asarray(b, dtype=np.float64) for b in batches)
+        self.names, self.families = tuple(names), {f: [names.index(m) for m in ms] for f, ms in families.items()}
+        self._first = np.sort(first, axis=0)
+        depths = self._depths(second)
+        self._minima = {f: np.sort(depths[:, at].max(axis=1)) for f, at in self.families.items()}
+        self._final = np.sort(self._family_depths(self._depths(third)).max(axis=1))
 
-    own, ranked_second, ranked_third = (singles(v) for v in (np.asarray(observed)[None, :], second, third))
+    def _depths(self, values: NDArray[Any]) -> Floats:
+        return np.stack([_depth(values[:, i], self._first[:, i]) for i in range(len(self.names))], axis=1)
 
-    def family(values: Floats, members: Sequence[str]) -> Floats:
-        """Rank the minimum over `members`; the sign makes a small p large, hence extreme."""
-        take = [column[m] for m in members]
-        return p_values(-values[:, take].min(axis=1), -ranked_second[:, take].min(axis=1))
+    def _family_depths(self, depths: Floats) -> Floats:
+        return np.stack([_depth(depths[:, at].max(axis=1), self._minima[f]) for f, at in self.families.items()], axis=1)
 
-    of_set = {name: family(own, members) for name, members in families.items()}
-    of_third = np.stack([family(ranked_third, members) for members in families.values()], axis=1).min(axis=1)
-    minimum = min(float(p[0]) for p in of_set.values())
-    return Joint(
-        single={name: float(own[0, i]) for name, i in column.items()},
-        family={name: float(p[0]) for name, p in of_set.items()},
-        overall=float(p_values(np.array([-minimum]), -of_third)[0]),
-        null_minima=of_third,
-        minimum=minimum,
-    )
+    def __call__(self, observed: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
+        """Return the p-values of m sets (m, s): single (m, s), by family (m, families) and overall (m,)."""
+        observed = np.asarray(observed, dtype=np.float64)
+        depths = self._depths(observed)
+        deepest = self._family_depths(depths).max(axis=1)
+        return (
+            np.stack([p_values(observed[:, i], self._first[:, i]) for i in range(len(self.names))], axis=1),
+            np.stack([p_values(depths[:, at].max(axis=1), self._minima[f]) for f, at in self.families.items()], axis=1),
+            p_values(deepest, self._final),
+        )
+
+    def joint(self, observed: NDArray[Any]) -> Joint:
+        """Return the p-values of one set (s,), by name."""
+        single, family, overall = self(np.asarray(observed)[None, :])
+        return Joint(
+            single={name: float(p) for name, p in zip(self.names, single[0], strict=True)},
+            family={name: float(p) for name, p in zip(self.families, family[0], strict=True)},
+            overall=float(overall[0]),
+            depth=float(self._family_depths(self._depths(np.asarray(observed, dtype=np.float64)[None, :])).max()),
+            null_depths=self._final,
+        )
+
+
+def _depth(values: NDArray[Any], ascending: NDArray[Any]) -> Floats:
+    """Return -log p of each value, going on beyond the largest null value by the distance to it.
+
+    Ranks alone tie all values beyond the null, and a minimum of tied p-values cannot be told from what chance gives
+    once in 1 + draws. Any function of the first batch may order what comes later: the ranking stays exact.
+    """
+    p = p_values(values, ascending)
+    spread = float(ascending.std()) or 1.0
+    return np.asarray(np.maximum(values - ascending[-1], 0.0) / spread - np.log(p))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,710 @@
+"""Does a set of prompts look like the training mix? One call, one value that holds the answer and its evidence.
+
+    prompts + Reference -> per prompt: typicality, closeness, bits, region, nearest rows, leak, influence
+                        -> as a set:   fidelity (what does not belong), coverage (what is missing), mix (proportions)
+                        -> Score: verdict, p-values, intervals, what a set of this size cannot see
+
+The three faults are reported apart, in this order, because one distance hides them: against a coding mix HumanEval
+lies farther away than trivia does, though HumanEval belongs to it. What is compared is the opening of a conversation
+(`conversation.opening`). No value of a prompt but its influence depends on the other prompts; the values of the set do
+not depend on their order. A value that cannot be had is None, never NaN: a set of one has no distance, a reference of
+fewer than 100 rows no p-values.
+
+What a score is worth (`docs`, pilot of one target and eight drafters): it ranks sets and mixes well and single prompts
+poorly, and it promises no acceptance length. Responses tell more; where candidates carry them they are scored too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptkit import inference
+from promptkit.comparison import ALPHA, POWER_SIZES, Mix, Rows
+from promptkit.conversation import Prompt, opening, prompt_id
+from promptkit.distances import checked, total_variation
+from promptkit.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from promptkit.comparison import Chance
+    from promptkit.inference import Floats, Joint
+    from promptkit.reference import Reference
+
+SCHEMA_VERSION = 1
+MIN_DRAWS = 99
+CLOSE = 0.10  # excess at or below which a set counts as representative (its upper 95 % bound must be)
+FAITHFUL = 0.90  # fidelity that the lower 95 % bound must reach
+NEAREST = 3
+TEXT_CHARACTERS = 300
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What `score` found. Attributes are the keys of `score --json`; frames are polars frames with its columns.
+
+    distance, noise_floor : MMD to the mix, and its mean over random draws of the mix of the same size;  excess :
+    distance beyond chance, comparable across sizes;  p_value : smaller of p_fidelity and p_mix, calibrated;  fidelity,
+    coverage, mix_overlap, domain_overlap : 0..1 (coverage may exceed 1);  cross_entropy (bits per token), closeness
+    (cosine) : set means;  chance : what random draws get on average;  null : arrays behind floor and p-value.
+    """
+
+    verdict: str
+    verdict_code: str
+    n: int
+    distance: float | None
+    noise_floor: float | None
+    excess: float | None
+    p_value: float | None
+    p_fidelity: float | None
+    p_mix: float | None
+    fidelity: float | None
+    coverage: float | None
+    mix_overlap: float | None
+    domain_overlap: float | None
+    cross_entropy: float | None
+    closeness: float | None
+    intervals: dict[str, Interval]
+    chance: dict[str, float]
+    power: list[dict[str, Any]]
+    domains: pl.DataFrame
+    clusters: pl.DataFrame
+    missing: pl.DataFrame
+    prompts: pl.DataFrame
+    responses: dict[str, Any] | None
+    reference: dict[str, Any]
+    seed: int
+    promptkit_version: str
+    null: dict[str, NDArray[np.float64]] = field(repr=False, compare=False, default_factory=dict)
+
+    @property
+    def representative(self) -> bool:
+        """Whether the verdict is yes."""
+        return self.verdict_code == "yes"
+
+    @property
+    def ratio(self) -> float | None:
+        """Distance over noise floor: 1 on average for a random draw of the mix; grows as sqrt(n) otherwise."""
+        if self.distance is None or not self.noise_floor:
+            return None
+        return self.distance / self.noise_floor
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `score --json` prints: plain lists, numbers rounded to 6 decimals, None for what was refused."""
+        out: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        for name in (f.name for f in fields(self) if f.name != "null"):
+            value = getattr(self, name)
+            out[name] = value.to_dicts() if name in ("domains", "clusters", "missing", "prompts") else value
+            if name == "verdict_code":
+                out["representative"] = self.representative
+            elif name == "noise_floor":
+                out["ratio"] = self.ratio
+        for row in out["prompts"]:
+            if row["response_typicality"] is None and row["response_cross_entropy"] is None:
+                del row["response_typicality"], row["response_cross_entropy"]
+        return dict(_plain(out))
+
+
+def score(
+    candidates: str | Path | Iterable[Any],
+    reference: Reference | str | Path,
+    *,
+    seed: int = 0,
+    draws: int = 1999,
+    weight: str | None = None,
+) -> Score:
+    """Return how well the candidates represent the mix of a reference.
+
+    Parameters
+    ----------
+    candidates : a path that `read_candidates` reads (a file, a pack), or prompts: `Prompt`s (a `Pack` is an iterable of
+        them), strings, lists of messages, mappings with `prompt` or `messages`, or a frame with such a column.
+    reference : a `Reference`, or the path of a saved one.
+    seed : of the null draws. draws : how many in each of three batches; 99 at least.
+    weight : what the mix counts by, "rows" or "tokens"; None: what the reference was fitted for.
+
+    Raises InputError where there is no candidate, where one has no text (indices are named) or no finite vector.
+
+    >>> score(["Fix the failing test in utils.py"], reference).prompts["belongs"]  # doctest: +SKIP
+    """
+    from threadpoolctl import threadpool_limits
+
+    if draws < MIN_DRAWS:
+        raise UsageError(f"draws is {draws}", hint=f"give {MIN_DRAWS} or more; 1999 is the default")
+    if isinstance(reference, str | Path):
+        from promptkit.reference import load_reference
+
+        reference = load_reference(reference)
+    prompts = as_prompts(candidates)
+    with threadpool_limits(1):  # sums of BLAS differ in the last bit with the number of threads
+        return _score(prompts, reference, seed=seed, draws=draws, weight=weight or reference.weight)
+
+
+def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int, weight: str) -> Score:
+    n = len(prompts)
+    seen = _look(prompts, reference)
+    weights = np.array([p.weight for p in prompts], dtype=np.float64)
+    if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
+        raise InputError("weights of candidates must be finite, not negative and not all zero")
+    weights /= weights.sum()
+    found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight)
+
+    shares = _domain_table(found)
+    clusters = _cluster_table(found, reference)
+    missing = _missing(found, clusters, reference)
+    verdict, code = _verdict(found, missing, reference)
+    import promptkit
+
+    joint, chance = found.joint, found.chance
+    return Score(
+        verdict=verdict,
+        verdict_code=code,
+        n=n,
+        distance=_number(found.distance),
+        noise_floor=_number(found.floor),
+        excess=_number(found.excess),
+        p_value=joint.overall if joint else None,
+        p_fidelity=joint.family["fidelity"] if joint else None,
+        p_mix=joint.family["mix"] if joint else None,
+        fidelity=_number(found.fidelity),
+        coverage=_number(found.coverage),
+        mix_overlap=_number(found.mix_overlap),
+        domain_overlap=_number(found.domain_overlap),
+        cross_entropy=_number(float(weights @ seen.cross_entropy)),
+        closeness=_number(float(weights @ seen.closeness)),
+        intervals={k: v for k, v in found.intervals.items() if math.isfinite(v[0]) and math.isfinite(v[1])},
+        chance=_by_chance(chance),
+        power=found.power,
+        domains=shares,
+        clusters=clusters,
+        missing=missing,
+        prompts=_prompt_table(prompts, seen, found, reference),
+        responses=_response_summary(seen, weights),
+        reference={"path": reference.path, "fingerprint": reference.fingerprint},
+        seed=seed,
+        promptkit_version=promptkit.__version__,
+        null={
+            **({"distance": chance.distance} if chance else {}),
+            **({"depth": joint.null_depths} if joint else {}),
+        },
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- candidates
+
+
+def as_prompts(candidates: str | Path | Iterable[Any]) -> list[Prompt]:
+    """Return candidates of any accepted form as prompts with an opening; InputError names those that have none."""
+    if isinstance(candidates, Prompt):
+        raise UsageError("candidates: got one Prompt, expected several", hint="pass a list: score([prompt], ...)")
+    if isinstance(candidates, str | Path):
+        from promptkit.candidates import read_candidates
+
+        prompts = read_candidates(candidates)
+    else:
+        if hasattr(candidates, "iter_rows"):
+            candidates = list(_frame_rows(candidates))
+        prompts = [_as_prompt(c, i) for i, c in enumerate(candidates)]
+    if not prompts:
+        raise InputError("no candidates: the list of prompts is empty", hint="give at least one prompt")
+    empty = [i for i, p in enumerate(prompts) if not opening(p.messages).strip()]
+    if empty:
+        listed = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+        raise InputError(
+            f"candidates {listed}: {len(empty)} of {len(prompts)} prompts have no text (counted from 0)",
+            hint="drop them, or check the field that holds the prompt",
+        )
+    return prompts
+
+
+def _as_prompt(value: Any, index: int) -> Prompt:
+    if isinstance(value, Prompt):
+        return value
+    if isinstance(value, str):
+        messages = [{"role": "user", "content": value}]
+        return Prompt(prompt_id(messages), messages)
+    from promptkit.dialects import BadRow, Row, to_prompt
+
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        value = {"messages": list(value)}
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"candidate {index}: found {type(value).__name__}, expected a string, a list of messages or a Prompt"
+        )
+    try:
+        return to_prompt(Row(dict(value), f"candidate {index}"), "candidates")[0]
+    except BadRow as error:
+        raise InputError(f"candidate {index}: {error}") from error
+
+
+def _frame_rows(frame: Any) -> Iterable[dict[str, Any]]:
+    """Yield the rows of a polars frame as mappings; `messages` and `tools` may be JSON in strings, as in ours."""
+    for row in frame.iter_rows(named=True):
+        given = {k: v for k, v in row.items() if v is not None}
+        for key in ("messages", "tools"):
+            if isinstance(given.get(key), str):
+                given[key] = json.loads(given[key])
+        yield given
+
+
+# -------------------------------------------------------------------------------------------- each prompt on its own
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of each prompt by itself; arrays are aligned with the candidates."""
+
+    texts: list[str]
+    X: NDArray[np.float32]
+    cluster: NDArray[np.int64]
+    units: NDArray[np.int64]  # of the mix that the prompt is in, -1: in none
+    domain: list[str]  # as shown: the candidate's own label where it has one
+    compared: list[str]  # as compared with the mix: the labeller's word where the candidate's is not one the mix knows
+    typicality: Floats
+    closeness: Floats
+    cross_entropy: Floats
+    nearest: NDArray[np.int64]
+    cosine: Floats
+    leaks: list[dict[str, Any] | None]
+    response_typicality: Floats  # NaN: no response, or none to compare with
+    response_bits: Floats
+
+    @property
+    def known(self) -> bool:
+        """Whether the reference is large enough to say what is typical."""
+        return not np.isnan(self.typicality).any()
+
+
+def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
+    from promptkit import domains
+    from promptkit.leakage import leaks
+
+    texts = [opening(p.messages) for p in prompts]
+    ids = reference.tokenizer.encode_batch(texts)
+    X = checked(reference.embed(texts, ids=ids), "candidates")
+    if len(X) != len(texts):
+        raise InputError(f"embedder returned {len(X)} vectors for {len(texts)} texts")
+    cluster = reference.assign(X)
+    units = reference.find_units(texts)
+    seen = reference.prompts.typicality(ids, cluster, exclude_units=units)
+    labels = domains.label(texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts])
+    known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
+    own = [p.domain or label.domain for p, label in zip(prompts, labels, strict=True)]
+    compared = [d if d in known else label.domain for d, label in zip(own, labels, strict=True)]
+
+    response_typicality, response_bits = np.full(len(prompts), np.nan), np.full(len(prompts), np.nan)
+    answered = [i for i, p in enumerate(prompts) if p.response and p.response.strip()]
+    if answered and reference.responses is not None:
+        answer_ids = reference.tokenizer.encode_batch([prompts[i].response or "" for i in answered])
+        answers = reference.responses.typicality(answer_ids, cluster[answered], exclude_units=units[answered])
+        response_typicality[answered], response_bits[answered] = answers.typicality, answers.cross_entropy
+    return _Seen(
+        texts=texts,
+        X=X.astype(np.float32, copy=False),
+        cluster=cluster,
+        units=np.asarray(units, dtype=np.int64),
+        domain=own,
+        compared=compared,
+        typicality=np.asarray(seen.typicality, dtype=np.float64),
+        closeness=np.asarray(seen.closeness, dtype=np.float64),
+        cross_entropy=np.asarray(seen.cross_entropy, dtype=np.float64),
+        nearest=np.asarray(seen.nearest),
+        cosine=np.asarray(seen.nearest_cosine, dtype=np.float64),
+        leaks=leaks(texts, reference.sample["text"].to_list()),
+        response_typicality=response_typicality,
+        response_bits=response_bits,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- all as a set
+
+
+@dataclass
+class _Set:
+    """What is known of the candidates together; NaN and None for what was refused."""
+
+    n: int
+    n_effective: float  # what the weights leave of n
+    n_foreign: int | None
+    domain_names: list[str]
+    domain_shares: tuple[Floats, Floats]  # reference, candidates
+    cluster_shares: tuple[Floats, Floats]
+    influence: Floats
+    distance: float = math.nan
+    floor: float = math.nan
+    excess: float = math.nan
+    fidelity: float = math.nan
+    coverage: float = math.nan
+    mix_overlap: float = math.nan
+    domain_overlap: float = math.nan
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    joint: Joint | None = None
+    chance: Chance | None = None
+    power: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str) -> _Set:
+    n = len(weights)
+    # In one order, whatever the file's: draws number the candidates, and sums differ in the last bit by order.
+    order = np.array(sorted(range(n), key=lambda i: (seen.texts[i], weights[i], seen.compared[i])), dtype=np.int64)
+    rows, names, row_weights = _mix_rows(reference, weight, seen.compared)
+    code = {d: i for i, d in enumerate(names)}
+    candidates = Rows(
+        seen.X, seen.cluster, np.array([code[d] for d in seen.compared], dtype=np.int64), seen.typicality,
+        np.arange(n, dtype=np.int64), weights,
+    ).take(order)  # fmt: skip
+    w = candidates.weights
+    shares = [
+        (
+            np.bincount(mine, row_weights, minlength=size) / row_weights.sum(),
+            np.bincount(theirs, w, minlength=size).astype(np.float64),
+        )
+        for mine, theirs, size in (
+            (rows.domains, candidates.domains, len(names)),
+            (rows.clusters, candidates.clusters, len(reference.centroids)),
+        )
+    ]
+    belongs = seen.typicality >= ALPHA
+    found = _Set(
+        n=n,
+        n_effective=inference.effective_size(w),
+        n_foreign=int((~belongs).sum()) if seen.known else None,
+        domain_names=names,
+        domain_shares=shares[0],
+        cluster_shares=shares[1],
+        influence=np.full(n, math.nan),
+    )
+    if n == 1:  # its own values say all there is; a set of one has no spread
+        return found
+    fit, held = _split(reference)
+    mix = Mix(
+        rows.take(fit), rows.take(held) if len(held) else rows.take(fit),
+        cluster_shares=shares[1][0], domain_shares=shares[0][0], weighted=weight == "tokens", seed=seed,
+    )  # fmt: skip
+    _distances(found, mix, candidates, order)
+    _overlaps(found, candidates, len(names), seed)
+    if not len(held) or not seen.known:
+        return found
+
+    in_fit = np.isin(seen.units[order], rows.units[fit])
+    rng = np.random.default_rng([seed, n])
+    chance = found.chance = mix.chance(w, rng)
+    found.floor = float(chance.distance.mean())
+    low, high = np.quantile(chance.distance, [0.025, 0.975])
+    found.intervals["noise_floor"] = (float(low), float(high))
+    _excess(found, mix, candidates, chance.excess2)
+    _fidelity(found, float(w @ (candidates.typicality >= ALPHA)))
+    found.joint = mix.test(mix.table(candidates), w, draws=draws, rng=rng)
+    found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
+    found.power = mix.power(sorted({*POWER_SIZES, n}), rng)
+    return found
+
+
+def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[Rows, list[str], Floats]:
+    """Return the rows of the reference's sample, the names of all domains, and the rows' weights."""
+    sample = reference.sample
+    if weight not in ("rows", "tokens"):
+        raise UsageError(f"weight {weight!r} is unknown", hint="known: rows, tokens")
+    if weight == "tokens":
+        weights = sample["n_supervised_tokens"].fill_null(0).to_numpy().astype(np.float64)
+        if not weights.sum():
+            raise InputError("no row of the mix has supervised tokens to weigh it by", hint='use weight="rows"')
+    else:
+        weights = np.ones(len(sample))
+    labels = sample["domain"].to_list()
+    names = list(dict.fromkeys([*reference.domains["domain"].to_list(), *sorted({*labels, *compared})]))
+    code = {d: i for i, d in enumerate(names)}
+    typicality = np.full(len(sample), np.nan)
+    typicality[reference.prompts.rows] = reference.prompts.p
+    rows = Rows(
+        X=np.asarray(reference.X, dtype=np.float32),
+        clusters=sample["cluster"].to_numpy().astype(np.int64),
+        domains=np.array([code[d] for d in labels], dtype=np.int64),
+        typicality=typicality,
+        units=sample["unit"].to_numpy().astype(np.int64),
+        weights=weights / weights.sum(),
+    )
+    return rows, names, weights
+
+
+def _split(reference: Reference) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows that the vector space was fitted on, and the rows of the first fold, which it has never seen."""
+    view = reference.prompts
+    held = np.asarray(view.rows[view.fold == 0], dtype=np.int64)
+    return np.setdiff1d(np.arange(len(reference.sample), dtype=np.int64), held), held
+
+
+def _distances(found: _Set, mix: Mix, candidates: Rows, order: NDArray[np.int64]) -> None:
+    """Set the distance, and each prompt's influence: the distance less what it would be without the prompt."""
+    w, F = candidates.weights, mix.features(candidates.X)[:, : mix.width].astype(np.float64)
+    mu = mix.mean[: mix.width]
+    m = w @ F
+
+    def distance(own: Any, cross: Any) -> Any:
+        return np.sqrt(np.maximum(own - 2.0 * cross + mix.own[0], 0.0))
+
+    found.distance = float(distance(m @ m, m @ mu))
+    rest = np.maximum(1.0 - w, 1e-12)
+    own = (m @ m - 2.0 * w * (F @ m) + w * w) / rest**2
+    without = distance(own, (m @ mu - w * (F @ mu)) / rest)
+    found.influence[order] = np.where(w < 1.0, found.distance - without, math.nan)
+
+
+def _excess(found: _Set, mix: Mix, candidates: Rows, by_chance: float) -> None:
+    F = mix.features(candidates.X)[:, : mix.width]
+    jack = inference.jackknife_mmd2(F, mix.mean[: mix.width], mix.within[0], candidates.weights)
+    low, high = jack.interval()
+    found.excess, *ends = (math.sqrt(max(0.0, v - by_chance)) if math.isfinite(v) else math.nan
+                           for v in (jack.value, low, high))  # fmt: skip
+    found.intervals["excess"] = (ends[0], ends[1])
+
+
+def _fidelity(found: _Set, share: float) -> None:
+    low, high = inference.wilson(share, found.n_effective)
+    found.fidelity = min(1.0, share / (1.0 - ALPHA))
+    found.intervals["fidelity"] = (min(1.0, low / (1.0 - ALPHA)), min(1.0, high / (1.0 - ALPHA)))
+
+
+def _overlaps(found: _Set, candidates: Rows, n_domains: int, seed: int) -> None:
+    """Set the overlaps of cluster and domain shares, with half-sample intervals: resampling would add its own noise."""
+    kinds = (
+        ("mix_overlap", candidates.clusters, found.cluster_shares),
+        ("domain_overlap", candidates.domains, found.domain_shares),
+    )
+    for name, labels, (reference, own) in kinds:
+        value = 1.0 - total_variation(own, reference)
+        setattr(found, name, value)
+        if found.n < 4:
+            continue
+
+        def of(rows: NDArray[np.int64], labels: Any = labels, reference: Any = reference) -> float:
+            counts = np.bincount(labels[rows], candidates.weights[rows], minlength=len(reference))
+            return 1.0 - 0.5 * float(np.abs(counts / max(counts.sum(), 1e-300) - reference).sum())
+
+        low, high = inference.half_sample(found.n, of, centre=value, rng=seed)
+        found.intervals[name] = (max(0.0, low), min(1.0, high))
+
+
+# ------------------------------------------------------------------------------------------------------ the tables
+
+
+def _domain_table(found: _Set) -> pl.DataFrame:
+    import polars as pl
+
+    mine, theirs = found.domain_shares
+    kept = [i for i in range(len(mine)) if mine[i] > 0 or theirs[i] > 0]
+    kept.sort(key=lambda i: (-mine[i], -theirs[i], found.domain_names[i]))
+    columns = {
+        "domain": [found.domain_names[i] for i in kept],
+        "reference_share": mine[kept],
+        "candidate_share": theirs[kept],
+    }
+    return pl.DataFrame(
+        columns, schema={"domain": pl.String, "reference_share": pl.Float64, "candidate_share": pl.Float64}
+    )
+
+
+def _cluster_table(found: _Set, reference: Reference) -> pl.DataFrame:
+    import polars as pl
+
+    mine, theirs = found.cluster_shares
+    numbers = reference.clusters["cluster"].to_numpy()
+    return reference.clusters.select("cluster", "name", "domain").with_columns(
+        pl.Series("reference_share", mine[numbers], dtype=pl.Float64),
+        pl.Series("candidate_share", theirs[numbers], dtype=pl.Float64),
+    )
+
+
+def _missing(found: _Set, clusters: pl.DataFrame, reference: Reference) -> pl.DataFrame:
+    """Return the clusters that hold fewer candidates than chance allows, largest gap first, with openings to add.
+
+    A cluster is listed when its own count is too low (binomial, Benjamini-Hochberg over clusters), or when it has
+    less than half its share in a set whose shares as a whole are no draw of the mix: then the gaps are its fault.
+    """
+    import polars as pl
+
+    n = max(1, round(found.n_effective))
+    rows = clusters.join(reference.clusters.select("cluster", "examples"), on="cluster", how="left")
+    low = [
+        inference.binomial_at_most(round(theirs * n), n, mine)
+        for mine, theirs in zip(rows["reference_share"], rows["candidate_share"], strict=True)
+    ]
+    off = found.joint is not None and found.joint.single["jensen_shannon"] < ALPHA
+    mine, theirs = rows["reference_share"].to_numpy(), rows["candidate_share"].to_numpy()
+    rare = (inference.benjamini_hochberg(low) < ALPHA) & (theirs < mine) & (found.n > 1)
+    listed = rare | ((theirs < 0.5 * mine) & (mine >= 1.0 / n) & off)
+    return (
+        rows.with_columns(pl.Series("gap", mine - theirs))
+        .filter(pl.Series(listed))
+        .sort(["gap", "cluster"], descending=[True, False])
+        .drop("gap")
+    )
+
+
+def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Reference) -> pl.DataFrame:
+    import polars as pl
+
+    wanted = sorted({int(r) for r in seen.nearest[:, :NEAREST].ravel() if r >= 0})
+    stored = reference.sample.select("text", "source")[wanted].rows() if wanted else []
+    texts = {row: (text[:TEXT_CHARACTERS], source) for row, (text, source) in zip(wanted, stored, strict=True)}
+    nearest = [
+        [
+            {"similarity": float(c), "text": texts[int(r)][0], "source": texts[int(r)][1]}
+            for r, c in zip(rows[:NEAREST], cosines[:NEAREST], strict=True)
+            if r >= 0
+        ]
+        for rows, cosines in zip(seen.nearest, seen.cosine, strict=True)
+    ]
+    leak = pl.Struct({"kind": pl.String, "share": pl.Float64})
+    near = pl.List(pl.Struct({"similarity": pl.Float64, "text": pl.String, "source": pl.String}))
+    columns: list[tuple[str, Any, Any]] = [
+        ("index", list(range(len(prompts))), pl.Int64),
+        ("id", [p.id for p in prompts], pl.String),
+        ("typicality", _numbers(seen.typicality), pl.Float64),
+        ("belongs", [None if math.isnan(t) else bool(t >= ALPHA) for t in seen.typicality], pl.Boolean),
+        ("cross_entropy", _numbers(seen.cross_entropy), pl.Float64),
+        ("closeness", _numbers(seen.closeness), pl.Float64),
+        ("domain", seen.domain, pl.String),
+        ("cluster", seen.cluster.tolist(), pl.Int64),
+        ("nearest_similarity", [x[0]["similarity"] if x else 0.0 for x in nearest], pl.Float64),
+        ("nearest", nearest, near),
+        ("influence", _numbers(found.influence), pl.Float64),
+        ("leaked", [leak is not None for leak in seen.leaks], pl.Boolean),
+        ("leak", [x and {"kind": x["kind"], "share": float(x["share"])} for x in seen.leaks], leak),
+        ("response_typicality", _numbers(seen.response_typicality), pl.Float64),
+        ("response_cross_entropy", _numbers(seen.response_bits), pl.Float64),
+    ]
+    return pl.DataFrame({name: pl.Series(name, values, dtype=kind) for name, values, kind in columns})
+
+
+def _response_summary(seen: _Seen, weights: Floats) -> dict[str, Any] | None:
+    """Return what the answers say as a set, or None where there is none or nothing to compare it with."""
+    have = ~np.isnan(seen.response_bits)
+    if not have.any():
+        return None
+    w = weights[have] / weights[have].sum() if weights[have].sum() > 0 else np.full(int(have.sum()), 1 / have.sum())
+    typicality = seen.response_typicality[have]
+    share = math.nan if np.isnan(typicality).any() else float(w @ (typicality >= ALPHA))
+    return {
+        "n": int(have.sum()),
+        "fidelity": _number(min(1.0, share / (1.0 - ALPHA))),
+        "cross_entropy": _number(float(w @ seen.response_bits[have])),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- the verdict
+
+
+def _verdict(found: _Set, missing: pl.DataFrame, reference: Reference) -> tuple[str, str]:
+    """Return the verdict in words, and its code.
+
+    yes: shown to be close (upper bound of excess at most 0.10, lower bound of fidelity at least 0.90); no: shown to be
+    no draw of the mix (p < 0.05) and not shown to be close; unsure: neither. A set of 20 is hardly ever a yes.
+    """
+    n = found.n
+    if n == 1:
+        belongs = {0: "It belongs to the mix", 1: "It does not belong to the mix"}.get(
+            -1 if found.n_foreign is None else found.n_foreign, "Its place is unknown"
+        )
+        return f"One prompt is too few for a set. {belongs}; see its own values.", "unsure"
+    if found.joint is None:
+        rows = len(reference.sample)
+        return (
+            f"Cannot tell: the reference has only {rows} rows, too few to say what chance does (100 at least). "
+            f"Distances are given, p-values are not.",
+            "unsure",
+        )
+    parts = _parts(found, missing)
+    close = found.intervals["excess"][1] <= CLOSE and found.intervals["fidelity"][0] >= FAITHFUL
+    if close:
+        return f"Representative of the training mix: {parts}.", "yes"
+    if found.joint.overall < ALPHA:
+        return f"Not representative of the training mix: {parts} (p = {found.joint.overall:.2g}).", "no"
+    return (
+        f"Not shown to differ, not shown to represent: {parts}, but {n} prompts are too few to be sure.{_blind(found)}",
+        "unsure",
+    )
+
+
+def _parts(found: _Set, missing: pl.DataFrame) -> str:
+    """Return what is wrong or right, in the order fidelity, coverage, mix."""
+    n, foreign = found.n, found.n_foreign or 0
+    assert found.joint is not None
+    by_chance = f"chance alone: {ALPHA * n:.1f}"
+    odd = 1.0 - inference.binomial_at_most(foreign - 1, n, ALPHA) if foreign else 1.0
+    if odd < ALPHA:
+        out = [f"{foreign} of {n} prompts {'does' if foreign == 1 else 'do'} not belong ({by_chance})"]
+    elif found.joint.family["fidelity"] < ALPHA:
+        out = [f"the prompts as a whole are odder than those of the mix ({foreign} of {n} below 5 %, {by_chance})"]
+    else:
+        out = [f"the prompts belong ({foreign} of {n} look foreign, {by_chance})"]
+    high = found.intervals.get("coverage", (math.nan, math.nan))[1]
+    if high < 0.9:
+        out.append(f"they reach {found.coverage:.0%} of what a random draw reaches")
+    elif math.isfinite(high):
+        out.append(f"they reach as much of the mix as a random draw ({found.coverage:.2f})")
+    if found.joint.family["mix"] < ALPHA:
+        text = "the proportions are off"
+        if len(missing):
+            first = missing.row(0, named=True)
+            text += (
+                f" (most missing: {first['name']}, {first['reference_share']:.0%} of the mix, "
+                f"{first['candidate_share']:.0%} here)"
+            )
+        out.append(text)
+    else:
+        out.append("the proportions are within chance")
+    return "; ".join(out)
+
+
+def _blind(found: _Set) -> str:
+    """Return what a set of this size mostly misses, as a sentence."""
+    rows = [r for r in found.power if r["n"] == found.n and r["power"] is not None and r["power"] < 0.8]
+    if not rows:
+        return ""
+    listed = ", ".join(f"{r['change']} ({r['power']:.0%} found)" for r in rows)
+    return f" A set of {found.n} mostly misses: {listed}."
+
+
+# ------------------------------------------------------------------------------------------------------ small parts
+
+
+def _by_chance(chance: Chance | None) -> dict[str, float]:
+    """Return what random draws of the mix of the same size get on average, by the name of the value."""
+    if chance is None:
+        return {}
+    return {
+        "fidelity": float(np.minimum(1.0, chance.belong / (1.0 - ALPHA)).mean()),
+        "coverage": 1.0,  # by construction: coverage is relative to chance
+        "mix_overlap": float(chance.mix_overlap.mean()),
+        "domain_overlap": float(chance.domain_overlap.mean()),
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _numbers(values: Floats) -> list[float | None]:
+    return [_number(float(v)) for v in values]
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value: tuples as lists, floats rounded, NaN refused by becoming None."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value
