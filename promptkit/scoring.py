@@ -163,7 +163,7 @@ def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int
     clusters = _cluster_table(found, reference)
     missing = _missing(found, clusters, reference)
     verdict, code = _verdict(found, missing, reference)
-    import promptkit
+    from promptkit import __version__
 
     joint, chance = found.joint, found.chance
     return Score(
@@ -192,7 +192,7 @@ def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int
         responses=_response_summary(seen, weights),
         reference={"path": reference.path, "fingerprint": reference.fingerprint},
         seed=seed,
-        promptkit_version=promptkit.__version__,
+        promptkit_version=__version__,
         null={
             **({"distance": chance.distance} if chance else {}),
             **({"depth": joint.null_depths} if joint else {}),
