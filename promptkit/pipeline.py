@@ -224,6 +224,9 @@ def build(
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
     (disk, memory).
     """
+    import scipy.linalg  # noqa: F401  brings a BLAS of its own, which threadpool_limits must find loaded
+    from threadpoolctl import threadpool_limits
+
     from promptkit import domains, pack, packing, reference, writing
     from promptkit.frames import frame_of
 
@@ -235,7 +238,8 @@ def build(
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
     out = Path(out)
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
-    with writing.only_one(out):
+    # BLAS adds in another order on another number of threads, and the bytes would differ with it.
+    with writing.only_one(out), threadpool_limits(threads):
         opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
         summary = collect(
             opened, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
@@ -263,6 +267,7 @@ def build(
         }
         sources = source_table(opened, summary)
         counts = {"sources": sources, "account_sha256": _account_hash(account), "lengths": _lengths(summary)}
+        assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
             embedder=embedder, weight=weight, seed=seed, label=domains.label, threads=threads, progress=progress,
@@ -336,6 +341,7 @@ def _write_build(
     with writing.temporary_beside(out / "build", directory=True) as work:
         fitted.save(work / "reference")
         pack_score = {k: v for k, v in score.to_json().items() if k != "prompts"}
+        pack_score["reference"] = {"path": str(out / "reference"), "fingerprint": fitted.fingerprint}
         content = pack.content_hash(rows)
         version = pack.next_version(out / "packs" / name, rows, wanted=version)
         fields = {
