@@ -50,6 +50,7 @@ MANIFEST = "reference.json"
 WEIGHTS = ("rows", "tokens")
 _SKETCH = 64  # smallest hashes of word 5-grams kept per row
 _EXAMPLE_CHARACTERS = 300
+_FAMILY_ROWS, _FAMILY_SHARE = 20, 0.005
 
 
 class Reference:
@@ -173,10 +174,12 @@ class Reference:
 
         A text belongs to a unit if it equals one of its openings (white space and case aside) or shares 80 % of its
         word 5-grams with one (Jaccard). Candidates come from 64 smallest gram hashes per row; then the true overlap.
+        Rows of a template family (see `_units`) are found by copy only: a new issue below an old system turn is new.
         """
         from promptkit.leakage import JACCARD
 
         stored, units = self._arrays["sketches"], self._arrays["units"]
+        templated = np.asarray(self._arrays["templated"])
         exact, exact_row = self._arrays["text_hashes"], self._arrays["text_rows"]
         found = np.full(len(texts), -1, dtype=np.int64)
         at, known = find(exact, _text_hashes(texts))
@@ -189,7 +192,7 @@ class Reference:
                 continue
             hits = np.bincount(np.flatnonzero(np.isin(flat, own[:_SKETCH])) // _SKETCH, minlength=len(stored))
             # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
-            rows = np.flatnonzero(hits >= max(1, min(_SKETCH, len(own)) // 3))
+            rows = np.flatnonzero((hits >= max(1, min(_SKETCH, len(own)) // 3)) & ~templated)
             rows = rows[np.argsort(-hits[rows], kind="stable")[:64]]
             best = 0.0
             for row, theirs in zip(rows, _gram_sets([str(self.sample["text"][int(r)]) for r in rows]), strict=True):
@@ -282,7 +285,7 @@ def fit(
         supervised_tokens` of the whole mix, makes the shares of sources exact.
     weight : "rows" or "tokens" (supervised tokens): what the shares represent.
     label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`; None calls every row "other".
-    groups : near-duplicate group of each row, int64 (n,); found by `leakage.near_duplicate_groups` where None.
+    groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
 
     Raises InputError for a frame without rows or without weight, UsageError for an unknown weight or embedder.
     """
@@ -307,7 +310,7 @@ def fit(
         from promptkit.leakage import near_duplicate_groups  # upstairs; a caller who has them passes `groups`
 
         groups = near_duplicate_groups(texts)
-    units = np.asarray(groups, dtype=np.int64)
+    units, templated = _units(texts, np.asarray(groups, dtype=np.int64))
     folds = folds_by_unit(units, seed=seed)
     # Vectors of fold 0 must come from a space that has not seen these rows, in either regime: the mix test draws from
     # them, and fitted rows lie nearer to the mix than new ones (31 % false alarms at n = 60 from 1,000 rows, measured).
@@ -356,6 +359,7 @@ def fit(
         "vectors": X,
         "centroids": centroids,
         "units": units,
+        "templated": templated,
         "sketches": _sketches(texts),
     }
     arrays |= {"text_hashes": hashes, "text_rows": order}
@@ -383,6 +387,28 @@ def fit(
     say("fitted", len(texts), len(texts))
     given = None if isinstance(embedder, str) else embedder
     return Reference(arrays=arrays, profile=profile, sample=lambda: sample, tokenizer=lambda: tokenizer, embedder=given)
+
+
+def _units(texts: list[str], groups: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the unit of each row and whether it is of a template family.
+
+    A unit is a group of near-duplicates, unless the group is a *family*: different rows of one template, such as 89
+    airline tasks below one long policy, or every row of an agent with a fixed system turn, chained by what they share.
+    Held out as one, a family is foreign to the fit, makes a twentieth of the held-out rows odd, and every later row of
+    it "not in the mix". So a group of more than 20 rows and 0.5 % of the sample is split into exact copies.
+    """
+    from promptkit.leakage import normalise
+
+    large = np.bincount(groups) > max(_FAMILY_ROWS, _FAMILY_SHARE * len(texts))
+    templated = large[groups]
+    seen: dict[tuple[int, str], int] = {}
+    units = [  # numbered in order of first appearance
+        seen.setdefault((group, normalise(text) if family else ""), len(seen))
+        for group, text, family in zip(groups.tolist(), texts, templated.tolist(), strict=True)
+    ]
+    unit = np.array(units, dtype=np.int64)
+    # Copies of one text, however many, are no family: they are found, and left out, as one.
+    return unit, templated & (np.bincount(unit)[unit] < np.bincount(groups)[groups])
 
 
 def _weights(frame: pl.DataFrame, weight: str) -> NDArray[np.float64]:

@@ -231,6 +231,19 @@ def test_near_duplicates_never_straddle_held_out_and_fit(words):
     assert 0.2 < ref.sample["heldout"].mean() < 0.3
 
 
+def test_rows_of_one_template_are_not_one_unit_but_their_copies_are(words):
+    policy = " ".join(f"rule{i}" for i in range(80))
+    tasks = [f"{policy} task {i // 2}" for i in range(60)]  # 30 tasks, each twice, chained by the policy
+    copies = ["the very same prompt is repeated here many times"] * 60
+    extra = [row("A_sort", 1000 + i, [{"role": "user", "content": t}]) for i, t in enumerate(tasks + copies)]
+    ref = reference.fit(frame(100).extend(pl.DataFrame(extra, schema=SCHEMA)), tokenizer=words)
+    unit = ref.sample["unit"].to_numpy()
+    assert len(set(unit[100:160].tolist())) == 30
+    assert len(set(unit[160:].tolist())) == 1
+    queries = [f"{policy} task 3", f"{policy} task 99", "the very same prompt is repeated here many times"]
+    assert ref.find_units(queries).tolist() == [unit[106], -1, unit[160]]
+
+
 @pytest.mark.parametrize("n", [1, 2, 50])
 def test_few_rows_give_neighbours_and_no_p_values(words, n, tmp_path):
     ref = reference.fit(frame(n), tokenizer=words)
@@ -329,9 +342,10 @@ def test_typicality_separates_real_sources_as_measured():
 
     tokenizer = load_tokenizer(SHARED / "tokenizers" / "kimi_format")
     everything = real(MIX.split())
-    units = near_duplicate_groups(everything["text"].to_list())
+    groups = near_duplicate_groups(everything["text"].to_list())
+    units, _ = reference._units(everything["text"].to_list(), groups)
     kept = np.isin(units, np.random.default_rng(0).permutation(np.unique(units))[: len(np.unique(units)) // 6])
-    ref = reference.fit(everything.filter(pl.Series(~kept)), tokenizer=tokenizer, groups=units[~kept])
+    ref = reference.fit(everything.filter(pl.Series(~kept)), tokenizer=tokenizer, groups=groups[~kept])
 
     def p(texts):
         ids = tokenizer.encode_batch(texts)
