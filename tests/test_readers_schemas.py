@@ -122,7 +122,7 @@ def test_what_is_bent_is_marked():
     assert record.messages == [{"role": "user", "content": "x"}]
     assert record.marks == ("role critic read as user", "content parts that are not text left out")
     record = to_record(0, {"input_ids": [1, 2, 3, 4], "position_ids": [0, 1, 0, 1]}, Limits())
-    assert record.marks == ("packed: position_ids restart inside the row",)
+    assert (record.starts, record.marks) == ((0, 2), ("cut out of a packed row",))
 
 
 def test_a_record_over_the_limit_fails():

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_readers import ROWS, file_bytes, good, parquet_bytes, reasons, rows_of, safetensors_bytes, stream_bytes, table
+from shard_files import file_bytes, parquet_bytes, safetensors_bytes, stream_bytes, table
+from test_readers import ROWS, good, reasons, rows_of
 
 from promptkit.readers import Limits, Record, Shard, find_shards, read
 

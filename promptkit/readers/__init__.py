@@ -13,15 +13,35 @@ one line in `READERS`; it may raise BadFile, BadRow and what its library raises,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from promptkit.readers import arrow, json_lines, parquet, safetensors, torch_packed, torch_zip
+from promptkit.readers import (
+    arrow,
+    datatrove,
+    headerless,
+    json_lines,
+    litdata,
+    llmc,
+    mds,
+    megatron,
+    npy,
+    npz,
+    packed,
+    parquet,
+    safetensors,
+    torch_packed,
+    torch_zip,
+    webdataset,
+)
+from promptkit.readers.fields import check_map
 from promptkit.readers.records import (
     BadFile,
     BadRow,
     Fault,
     FileAccount,
+    Hints,
     Limits,
     Reader,
     Record,
@@ -29,10 +49,23 @@ from promptkit.readers.records import (
     Tree,
 )
 from promptkit.readers.walk import find_shards, locate
+from promptkit.readers.widths import check_dtype
 
-__all__ = ["READERS", "Fault", "FileAccount", "Limits", "Record", "Shard", "Tree", "find_shards", "read"]
+__all__ = [
+    "READERS", "Fault", "FileAccount", "Hints", "Limits", "Record", "Shard", "Tree",
+    "find_shards", "read", "with_hints",
+]  # fmt: skip
 
 _PACKINGS = ("gz", "zst", "xz", "bz2")
+
+# Read forwards only, so packed as well as plain.
+_FORWARD: dict[str, Reader] = {
+    "npy": npy.read,
+    "llmc": llmc.read,
+    "mds": mds.read,
+    "litdata": litdata.read,
+    "tar": webdataset.read,
+}
 
 READERS: dict[str, Reader] = {
     "jsonl": json_lines.read,
@@ -44,10 +77,30 @@ READERS: dict[str, Reader] = {
     "torch": torch_zip.read,
     **{f"torch.{p}": torch_packed.read_packed for p in _PACKINGS},
     "safetensors": safetensors.read,
+    "npz": npz.read,
+    "megatron": megatron.read,
+    "datatrove": datatrove.read,
+    "ids": headerless.read,
+    **{f"ids.{p}": headerless.read_packed for p in _PACKINGS},
+    **{name + packing: reader for name, reader in _FORWARD.items() for packing in ("", *(f".{p}" for p in _PACKINGS))},
 }
 
 # A file whose first rows have no known field is no file of samples; after this many there is no need to look further.
 UNKNOWN_ROWS = 1000
+
+
+def with_hints(
+    limits: Limits | None, *, dtype: str | None = None, fields: Mapping[str, str] | None = None
+) -> Limits:
+    """Return limits that carry what the user says about files: the type of ids without a header, and field -> column.
+
+    Raises UsageError for an unknown type or field.
+    """
+    limits = limits or Limits()
+    check_dtype(dtype)
+    pairs = check_map((fields or {}).items())
+    hints = replace(limits.hints, dtype=dtype or limits.hints.dtype, fields=pairs or limits.hints.fields)
+    return replace(limits, hints=hints)
 
 
 def read(root: Path | str, shard: Shard, *, limits: Limits | None = None) -> Iterator[Record | Fault]:
@@ -57,7 +110,7 @@ def read(root: Path | str, shard: Shard, *, limits: Limits | None = None) -> Ite
     limits = limits or Limits()
     try:
         before = _state(path)
-        yield from _settled(_guarded(READERS[shard.format](path, limits)))
+        yield from packed.cut(_settled(_guarded(READERS[shard.format](path, limits))))
         if _state(path) != before:
             yield Fault(None, "failed", "changed while reading")
     except OSError as error:

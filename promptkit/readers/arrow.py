@@ -43,7 +43,7 @@ def _read(file: Any, limits: Limits, frames: Iterator[int]) -> Iterator[Record |
         stream = pa.ipc.open_stream(file)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BadFile(f"not a whole Arrow stream: {short(error)}") from error
-    columns = wanted_columns(stream.schema)
+    columns = wanted_columns(stream.schema, limits.hints)
     row = 0
     while True:
         try:
@@ -71,7 +71,7 @@ def read_file(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             raise BadFile("the Arrow file is cut or damaged: no footer, only whole batches were read") from error
         for _ in batches(raw, 8, limits):
             pass  # refuses a bomb
-        columns = wanted_columns(file.schema)
+        columns = wanted_columns(file.schema, limits.hints)
         row = 0
         for i in range(n_batches):
             try:

@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from promptkit.readers import llmc
+from promptkit.readers.companions import kind_of
 from promptkit.readers.limits import packing, peek, unpack
 from promptkit.readers.pickles import Machine
 from promptkit.readers.records import BadFile, Limits
+from promptkit.readers.widths import ASK, SAMPLE_BYTES, width_of
 
 HEAD = 512
 JSON_EXTENSIONS = ("json", "jsonl", "ndjson", "traj")
 DATA_EXTENSIONS = ("parquet", "arrow", "feather", "ckpt", "pt", "pth", "pkl", "pickle", "safetensors")
-UNREAD_EXTENSIONS = ("npy", "npz", "bin", "idx", "mds", "ds", "tar", "h5", "hdf5")
+UNREAD_EXTENSIONS = ("npz", "idx", "tar", "h5", "hdf5", "br", "snappy")
+HEADERLESS = ("bin", "npy")  # where the first bytes say nothing, the name does: token ids, as wide as they look
 TORCH_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 # A JSON array begins with a value, a Markdown link does not.
 _JSON = re.compile(rb'(?:\xef\xbb\xbf)?\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:[\[{"\d-]|\]|$))')
 # Containers that hold data promptkit does not read: losing them is a failure, not a skip.
 _UNREAD = (
-    (0, b"\x93NUMPY", "a NumPy array"),
-    (0, b"MMIDIDX\0\0", "a Megatron index"),
-    (0, b"TNTIDX\0\0", "a fairseq index"),
+    (0, b"MMIDIDX\0\0", "a Megatron index without its .bin"),
+    (0, b"TNTIDX\0\0", "a fairseq index of the old layout"),
     (0, b"\x89HDF\r\n\x1a\n", "HDF5"),
     (0, b"GGUF", "GGUF"),
-    (257, b"ustar", "a tar archive (webdataset)"),
-    (0, b"\x80\xa6\x34\x01", "an llm.c token file"),
-    (0, b"\xe0\xdc\x34\x01", "an llm.c token file"),
     (0, b"SQLite format 3\0", "an SQLite database"),
 )
 
@@ -43,6 +43,7 @@ class Verdict:
     format: str = ""  # a key of READERS, or empty
     status: Literal["skipped", "failed"] = "skipped"
     reason: str = ""
+    note: str = ""  # evidence for a format or width that no header states
 
 
 def unfinished(name: str, n_bytes: int) -> str | None:
@@ -58,13 +59,21 @@ def unfinished(name: str, n_bytes: int) -> str | None:
     return None
 
 
-def detect(path: Path, limits: Limits) -> Verdict:
-    """Return the format of a regular file. Raises OSError where it cannot be opened."""
+def detect(path: Path, limits: Limits, told: str = "") -> Verdict:
+    """Return the format of a regular file; `told` is what an index says of it. Raises OSError from opening it."""
     with open(path, "rb", buffering=0) as file:
         head = file.read(HEAD)
+        if told:
+            kind = packing(head)
+            return Verdict(f"{told}.{kind}" if kind else told)
+        beside = kind_of(path)
+        if beside == "ids":
+            return _headerless(path, limits)
+        if beside is not None:
+            return Verdict(beside)
         kind = packing(head)
         if kind is None:
-            return _detect(path, path.name, head, file)
+            return _detect(path, path.name, head, file, limits)
         rest: Iterator[bytes] = iter(lambda: file.read(1 << 14), b"")
         name, suffix = path.name, kind
         try:
@@ -74,14 +83,14 @@ def detect(path: Path, limits: Limits) -> Verdict:
                 inner, _ = peek(unpack(packing(inner) or "", rest, limits), HEAD)
         except BadFile:
             inner = b""  # cut within its first bytes: the reader will say so
-        verdict = _detect(path, name, inner, None)
+        verdict = _detect(path, name, inner, None, limits)
         if not verdict.format:
             if not inner and _extension(name) in JSON_EXTENSIONS:
                 return Verdict(f"jsonl.{suffix}")
             return verdict
-        if verdict.format in ("parquet", "arrow-file", "safetensors"):
+        if verdict.format in ("parquet", "arrow-file", "safetensors", "npz"):
             return Verdict(status="failed", reason=f"{verdict.format} inside {suffix}: unpack it first")
-        return Verdict(f"{verdict.format}.{suffix}")
+        return Verdict(f"{verdict.format}.{suffix}", note=verdict.note)
 
 
 def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -93,17 +102,16 @@ def _extension(name: str) -> str:
     return name.rpartition(".")[2].lower() if "." in name else ""
 
 
-def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdict:
+def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None, limits: Limits) -> Verdict:
     extension = _extension(name)
     if head.startswith(b"PK\x03\x04"):
         # whether torch wrote it is in its directory, at the end; the reader looks there
-        return (
-            Verdict("torch")
-            if extension not in ("npz", "zip", "docx", "xlsx")
-            else Verdict(
-                status="failed" if extension == "npz" else "skipped", reason=f"a ZIP archive (.{extension}), not read"
-            )
-        )
+        first = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+        if extension == "npz" or first.endswith(b".npy"):
+            return Verdict("npz")
+        if extension in ("zip", "docx", "xlsx"):
+            return Verdict(reason=f"a ZIP archive (.{extension}), not read")
+        return Verdict("torch")
     if head.startswith(b"\xff\xff\xff\xff"):
         return Verdict("arrow-stream")
     if head.startswith(b"ARROW1"):
@@ -114,6 +122,16 @@ def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdi
         return Verdict(status="failed", reason="Parquet with an encrypted footer: decrypt it first")
     if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100_000_000:
         return Verdict("safetensors")
+    if head.startswith(b"\x93NUMPY"):
+        return Verdict("npy")
+    if head[257:262] == b"ustar":
+        return Verdict("tar")
+    if len(head) >= 8 and int.from_bytes(head[:4], "little") in llmc.WIDTHS:
+        return Verdict("llmc")
+    if int.from_bytes(head[:4], "little") == llmc.EVALUATION:
+        return Verdict(reason="an llm.c evaluation file, not samples")
+    if extension == "mds":
+        return Verdict("mds")
     for offset, magic, what in _UNREAD:
         if head[offset : offset + len(magic)] == magic:
             return Verdict(status="failed", reason=f"{what}: not read by this version, convert it to JSON lines")
@@ -125,6 +143,8 @@ def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdi
         return Verdict("jsonl")  # UTF-16: the reader refuses it and says how to convert it
     if _JSON.match(head) or extension in JSON_EXTENSIONS:
         return Verdict("jsonl")
+    if extension in HEADERLESS:
+        return _headerless(path, limits) if file is not None else _packed_ids(limits)
     if extension in UNREAD_EXTENSIONS:
         return Verdict(
             status="failed", reason=f"a .{extension} file: not read by this version, convert it to JSON lines"
@@ -132,6 +152,21 @@ def _detect(path: Path, name: str, head: bytes, file: io.FileIO | None) -> Verdi
     if extension in DATA_EXTENSIONS:
         return Verdict(status="failed", reason=f"named .{extension}, but its first bytes are those of no known format")
     return Verdict(reason="not data")
+
+
+def _headerless(path: Path, limits: Limits) -> Verdict:
+    try:
+        with open(path, "rb") as file:
+            width = width_of(file.read(SAMPLE_BYTES), path.stat().st_size, limits.hints)
+    except BadFile as error:
+        return Verdict(status=error.status, reason=str(error))
+    return Verdict("ids", note=width.why)
+
+
+def _packed_ids(limits: Limits) -> Verdict:
+    if limits.hints.dtype is None:
+        return Verdict(status="failed", reason=f"packed ids without a header; {ASK}, or unpack them")
+    return Verdict("ids", note=f"ids are {limits.hints.dtype}, as --dtype says")
 
 
 def _pickle_reason(head: bytes, file: io.FileIO | None) -> str:

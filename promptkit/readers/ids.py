@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptkit.readers.fields import IDS, MASKS, first
+from promptkit.readers.packed import starts_of
 from promptkit.readers.records import BadRow, EmptyRow
 
 
@@ -123,9 +124,36 @@ def _same_length(found: int, key: str, n: int) -> None:
         raise BadRow(f"{key} has another length than the ids")
 
 
-def restarts(positions: Any) -> bool:
+def attention_of(fields: Mapping[str, Any], n: int) -> NDArray[np.bool_] | None:
+    """Return where the row is attended to; numbers above 1 tell the conversations of a packed row apart."""
+    value = fields.get("attention_mask")
+    if value is None:
+        return None
+    segments = _small_integers(value, n)
+    return zero_one(value, "attention_mask", n) if segments is None else segments > 0
+
+
+def packed_at(fields: Mapping[str, Any], ids: NDArray[np.int64], begins: tuple[int, ...]) -> tuple[int, ...]:
+    """Return where the conversations of a packed row begin; nothing for a row of one."""
+    n = len(ids)
+    positions = _small_integers(fields.get("position_ids"), n)
+    segments = _small_integers(fields.get("attention_mask"), n)
+    if segments is not None and int(segments.max(initial=0)) < 2:
+        segments = None
+    parted = np.isin(ids, begins) if begins and fields.get("labels") is not None else None
+    if parted is not None and not parted[0]:
+        parted = None  # a row that does not begin with one was not packed from rows that do
+    return starts_of(positions, segments, parted)
+
+
+def _small_integers(value: Any, n: int) -> NDArray[np.int64] | None:
+    """Return a column of integers of the length of the ids, None for anything else."""
     try:
-        steps = np.diff(np.asarray(positions).reshape(-1))
-        return steps.dtype.kind == "i" and bool(np.any(steps < 0))
-    except (ValueError, OverflowError):
-        return False
+        values = np.asarray(value if value is not None else [])
+    except ValueError:
+        return None
+    if values.ndim == 2 and values.shape[0] == 1:
+        values = values[0]
+    if values.ndim != 1 or len(values) != n or values.dtype.kind not in "iu" or int(values.min(initial=0)) < 0:
+        return None
+    return values.astype(np.int64)

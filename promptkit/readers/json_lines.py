@@ -44,7 +44,7 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             yield Fault(row, error.status, str(error))
             row += 1
             continue
-        for fields in _rows_in(parsed):
+        for fields in _rows_in(parsed, limits):
             yield _one(row, fields, limits, marks)
             row += 1
 
@@ -66,13 +66,15 @@ def _one(row: int, fields: Any, limits: Limits, marks: tuple[str, ...]) -> Recor
         return Fault(row, error.status, str(error))
 
 
-def _rows_in(value: Any) -> list[Any]:
+def _rows_in(value: Any, limits: Limits) -> list[Any]:
     """Return the rows that one value stands for: itself, unless it wraps a list of rows."""
     if isinstance(value, dict) and not _WRAPPER_SET.isdisjoint(value):
         for key in WRAPPERS:
             rows = value.get(key)
             # a list of turns is no list of rows, though `text` is a field of both
-            if not (isinstance(rows, list) and rows and is_sample(rows[0])) or "from" in rows[0] or "role" in rows[0]:
+            if not (isinstance(rows, list) and rows and is_sample(rows[0], limits.hints)):
+                continue
+            if "from" in rows[0] or "role" in rows[0]:
                 continue
             if not is_sample({k: None for k in value if k != key}):
                 return rows

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from promptkit.conversation import Message
+from promptkit.readers import trajectories
 from promptkit.readers.fields import MESSAGES, first
 from promptkit.readers.records import BadRow, Limits
 from promptkit.readers.values import drop_nulls, loads
@@ -30,8 +31,8 @@ ROLES = {
 
 def messages_of(fields: Mapping[str, Any], limits: Limits, marks: list[str]) -> list[Message] | None:
     key = first(fields, MESSAGES)
-    if key is None and _is_messages(fields.get("history")):
-        key = "history"  # SWE-agent; Alpaca's history is pairs of strings
+    if key is None and (is_messages(fields.get("history")) or trajectories.is_events(fields.get("history"))):
+        key = "history"  # SWE-agent, OpenHands; Alpaca's history is pairs of strings
     if key is None:
         return None
     value = _json_in_string(fields[key], key, limits, marks)
@@ -40,33 +41,22 @@ def messages_of(fields: Mapping[str, Any], limits: Limits, marks: list[str]) -> 
     if not isinstance(value, list):
         raise BadRow(f"{key} is a {type(value).__name__}, expected a list of messages")
     if key == "trajectory":
-        value = _last_query(value)
+        value = trajectories.messages_in(value, fields.get("history"))
+    elif value and trajectories.is_event(value[0]):
+        value = trajectories.of_events(value)
     messages = [normalise(m, f"{key}", limits, marks) for m in value]
     if not messages:
         return None
-    system = fields.get("system")
-    if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
+    system = next((fields[k] for k in ("system", "system_prompt") if isinstance(fields.get(k), str)), "")
+    if system.strip() and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
     return messages
 
 
-def _is_messages(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and isinstance(value[0], dict)
-        and ("role" in value[0] or "from" in value[0])
-    )
-
-
-def _last_query(steps: list[Any]) -> list[Any]:
-    """SWE-agent's .traj: the last step holds the whole history as `query` (>= 1.1.0) or `messages`."""
-    last = steps[-1] if steps and isinstance(steps[-1], dict) else {}
-    for key in ("query", "messages"):
-        if isinstance(last.get(key), list) and last[key]:
-            answer = last.get("response")
-            return [*last[key], *([{"role": "assistant", "content": answer}] if isinstance(answer, str) else [])]
-    return steps
+def is_messages(value: Any) -> bool:
+    """Return whether a value is a list that begins with a message."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and ("role" in first or "from" in first)
 
 
 def _json_in_string(value: Any, key: str, limits: Limits, marks: list[str]) -> Any:
@@ -104,6 +94,9 @@ def normalise(message: Any, key: str, limits: Limits, marks: list[str]) -> Messa
         out["reasoning"] = reasoning
     if calls := [_call(call) for call in calls] + _tool_calls(message, stored, out, limits, marks):
         out["tool_calls"] = calls
+    answered = message.get("tool_call_ids")  # SWE-agent: a list, of one
+    if role == "tool" and "tool_call_id" not in message and isinstance(answered, list) and len(answered) == 1:
+        message = {**message, "tool_call_id": answered[0]}
     for name in ("tool_call_id", "name"):
         if isinstance(message.get(name), str) and message[name]:
             out[name] = message[name]

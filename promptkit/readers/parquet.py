@@ -35,7 +35,7 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         n_groups = file.num_row_groups
-        columns = wanted_columns(file.schema_arrow)
+        columns = wanted_columns(file.schema_arrow, limits.hints)
     except errors as error:
         raise BadFile(f"damaged Parquet footer: {short(error)}") from error
     with file:

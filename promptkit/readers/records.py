@@ -21,13 +21,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Hints:
+    """What the bytes of a file do not say by themselves: told by the user, or by the tokenizer once it is known."""
+
+    dtype: str | None = None  # of ids in files without a header: a numpy name such as "uint16" (--dtype)
+    fields: tuple[tuple[str, str], ...] = ()  # (field, column): where detection is wrong (--map field=column)
+    n_vocab: int | None = None  # one more than the highest id of the tokenizer
+    begins: tuple[int, ...] = ()  # ids that begin a document in a stream of ids (beginning of text)
+    ends: tuple[int, ...] = ()  # ids that end one (end of text)
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one file may ask for; each is a flag of the command."""
+    """How much one file may ask for; each is a flag of the command. `hints` travel with them to every reader."""
 
     record_bytes: int = 64 << 20  # one row: decoded ids, mask and text
     inflate_ratio: int = 200  # bytes out per compressed byte in
     inflate_bytes: int = 64 << 30  # bytes out per file
     nesting: int = 256  # depth of a JSON value
+    hints: Hints = Hints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class Record:
     id: str | None = None
     response: str | None = None
     marks: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()  # where conversations begin in a packed row; the door cuts it there
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +113,7 @@ class Tree:
     shards: list[Shard]
     account: list[FileAccount]
     tokenizer_dirs: list[str]  # relative to the root, nearest first
-    evidence: dict[str, Any]  # e.g. target_vocab_size, target_model
+    evidence: dict[str, Any]  # e.g. target_vocab_size, target_model, tokenizer, id_widths (path -> sentence)
 
 
 Reader = Callable[[Path, Limits], Iterator["Record | Fault"]]

@@ -40,10 +40,14 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             raise BadFile(f"damaged safetensors header: {error}") from error
         if not isinstance(header, dict):
             raise BadFile("damaged safetensors header: no object")
-        if not is_sample(header):
+        if not is_sample(header, limits.hints):
             raise NoSamples(not_samples(k for k in header if k != "__metadata__"))
-        tensors = {k: _tensor(header[k], 8 + length, size) for k in header if k in ROWS}
-        shape = next(tensors[k].shape for k in IDS if k in tensors)
+        columns = {column for _, column in limits.hints.fields}
+        tensors = {k: _tensor(header[k], 8 + length, size) for k in header if k in ROWS or k in columns}
+        ids = next((k for k in (dict(limits.hints.fields).get("input_ids"), *IDS) if k in tensors), None)
+        if ids is None:
+            raise NoSamples(not_samples(k for k in header if k != "__metadata__"))
+        shape = tensors[ids].shape
         if len(shape) not in (1, 2):
             raise BadFile(f"ids of {len(shape)} dimensions, expected 1 or 2")
         n_rows = 1 if len(shape) == 1 else shape[0]

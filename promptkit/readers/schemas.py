@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from promptkit.readers.fields import NAMES, SAMPLE, TEXTS, filled, first, some_keys
-from promptkit.readers.ids import ids_of, mask_of, restarts, zero_one
+from promptkit.readers.fields import NAMES, SAMPLE, TEXTS, filled, first, mapped, some_keys
+from promptkit.readers.ids import attention_of, ids_of, mask_of, packed_at
 from promptkit.readers.messages import messages_of, tools_of
 from promptkit.readers.records import BadRow, EmptyRow, Limits, Record
 from promptkit.readers.single_turn import glaive, single_turn
@@ -27,15 +27,15 @@ from promptkit.readers.single_turn import glaive, single_turn
 def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterable[str] = ()) -> Record:
     """Return the Record of one stored row. Raises BadRow, or EmptyRow where the row holds nothing."""
     remarks = list(marks)
+    fields = mapped(fields, limits.hints)
     if fields.get("status") in ("error", "skipped") and ("error" in fields or "data" in fields):
         raise EmptyRow(f"status {fields['status']}: the answer was never generated")
     ids = ids_of(fields)
     mask = None if ids is None else mask_of(fields, len(ids))
-    attention = None
-    if ids is not None and fields.get("attention_mask") is not None:
-        attention = zero_one(fields["attention_mask"], "attention_mask", len(ids))
-    if ids is not None and fields.get("position_ids") is not None and restarts(fields["position_ids"]):
-        remarks.append("packed: position_ids restart inside the row")
+    attention = None if ids is None else attention_of(fields, len(ids))
+    starts = () if ids is None else packed_at(fields, ids, limits.hints.begins)
+    if starts:
+        remarks.append("cut out of a packed row")
     tools = tools_of(fields, limits, remarks)
     messages = messages_of(fields, limits, remarks)
     if messages is None and ids is None and isinstance(fields.get("chat"), str):
@@ -53,7 +53,7 @@ def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterab
         size += len(text or "") + sum(len(m["content"]) for m in messages or ())
     if size > limits.record_bytes:
         raise BadRow(f"record larger than {limits.record_bytes} bytes (--record-bytes)")
-    return Record(row, ids, mask, attention, messages, tools, text, name, None, tuple(remarks))
+    return Record(row, ids, mask, attention, messages, tools, text, name, None, tuple(remarks), starts)
 
 
 def _nothing(fields: Mapping[str, Any]) -> BadRow:

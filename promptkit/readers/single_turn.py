@@ -9,17 +9,19 @@ from typing import Any
 
 from promptkit.conversation import Message
 from promptkit.readers.fields import SINGLE_TURN, filled
-from promptkit.readers.messages import normalise
+from promptkit.readers.messages import is_messages, normalise
 from promptkit.readers.records import Limits
 
 
 def single_turn(fields: Mapping[str, Any], limits: Limits, marks: list[str]) -> list[Message] | None:
     for asked, further, answers in SINGLE_TURN:
         value = fields.get(asked)
-        if asked == "prompt" and isinstance(value, list) and value:  # preference data: prompt and answer are messages
+        if isinstance(value, list) and is_messages(value):  # preference data, Nemotron: what is asked is messages, the answer may be
             answer: Any = next((fields[k] for k in answers if filled(fields.get(k))), [])
             answer = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
-            return [normalise(m, asked, limits, marks) for m in value + (answer if isinstance(answer, list) else [])]
+            turns = [*value, *(answer if isinstance(answer, list) else [])]
+            told = _system(fields) if turns[0].get("role") != "system" else []
+            return told + [normalise(m, asked, limits, marks) for m in turns]
         if isinstance(value, str) and value.strip():
             more = fields.get(further) if further else None
             if isinstance(more, str) and more.strip():
@@ -32,10 +34,13 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _system(fields: Mapping[str, Any]) -> list[Message]:
+    text = next((fields[k] for k in ("system", "system_prompt") if _is_text(fields.get(k))), None)
+    return [{"role": "system", "content": text}] if text is not None else []
+
+
 def _turns(fields: Mapping[str, Any], asked: str, answer: str | None) -> list[Message]:
-    out: list[Message] = []
-    if _is_text(fields.get("system")):
-        out.append({"role": "system", "content": fields["system"]})
+    out = _system(fields)
     history = fields.get("history")
     for pair in history if isinstance(history, list) else ():
         if isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(p, str) for p in pair):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from promptkit.readers.fields import VOCABULARY, WANTED, is_sample, some_keys
-from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
+from promptkit.readers.fields import NO_HINTS, VOCABULARY, is_sample, some_keys, wanted
+from promptkit.readers.records import BadFile, BadRow, Fault, Hints, Limits, NoSamples, Record
 from promptkit.readers.schemas import to_record
 from promptkit.readers.values import drop_nulls
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 SLICE = 1024  # rows at a time: a batch of a million rows must not become a million Python objects
 
 
-def wanted_columns(schema: pa.Schema) -> list[str]:
+def wanted_columns(schema: pa.Schema, hints: Hints = NO_HINTS) -> list[str]:
     """Return the columns to read. Raises NoSamples where none is a row's, BadFile where a name stands twice."""
     names = list(schema.names)
-    if not is_sample(dict.fromkeys(names)):
+    if not is_sample(dict.fromkeys(names), hints):
         raise NoSamples(not_samples(names))
-    wanted = [n for n in names if n in WANTED]
-    if len(set(wanted)) != len(wanted):
+    columns = [n for n in names if n in wanted(hints)]
+    if len(set(columns)) != len(columns):
         raise BadFile("a column name stands twice")
-    return wanted
+    return columns
 
 
 def not_samples(keys: Iterable[Any]) -> str:

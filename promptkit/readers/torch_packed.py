@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from promptkit.readers.fields import WANTED
+from promptkit.readers.fields import wanted
 from promptkit.readers.limits import plain_chunks
 from promptkit.readers.pickles import Machine, TensorRef
 from promptkit.readers.records import BadRow, Fault, Limits, Record
@@ -37,8 +37,8 @@ def read_packed(path: Path, limits: Limits) -> Iterator[Record | Fault]:
         root = machine.run()
         if isinstance(root, list):
             raise _Surprise
-        item = only(root)
-        refs = {v.storage.key: v for k, v in item.items() if k in WANTED and isinstance(v, TensorRef)}
+        item = only(root, limits.hints)
+        refs = {v.storage.key: v for k, v in item.items() if k in wanted(limits.hints) and isinstance(v, TensorRef)}
         early.find({key: ref.storage.numel * np.dtype(ref.dtype or "u1").itemsize for key, ref in refs.items()})
     except _Surprise:
         yield from _read_unpacked(path, limits)

@@ -24,9 +24,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptkit.readers.fields import WANTED, is_sample
+from promptkit.readers.fields import NO_HINTS, is_sample, wanted
 from promptkit.readers.pickles import Machine, TensorRef
-from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
+from promptkit.readers.records import BadFile, BadRow, Fault, Hints, Limits, NoSamples, Record
 from promptkit.readers.schemas import to_record
 from promptkit.readers.tables import not_samples
 from promptkit.readers.values import clean
@@ -47,14 +47,14 @@ def read_file(file: IO[bytes], limits: Limits) -> Iterator[Record | Fault]:
     for row, item in enumerate(machine):
         yield to_row(row, item, machine, archive.read, archive.order, limits)
     if not isinstance(machine.root, list):
-        yield to_row(0, only(machine.root), machine, archive.read, archive.order, limits)
+        yield to_row(0, only(machine.root, limits.hints), machine, archive.read, archive.order, limits)
 
 
-def only(root: Any) -> dict[Any, Any]:
+def only(root: Any, hints: Hints = NO_HINTS) -> dict[Any, Any]:
     """Return the one dict of a file. Raises NoSamples where it is none, or holds no sample."""
     if not isinstance(root, dict):
         raise NoSamples(f"not samples: a {'tensor' if isinstance(root, TensorRef) else type(root).__name__}")
-    if not is_sample(root):
+    if not is_sample(root, hints):
         raise NoSamples(not_samples(root))
     return root
 
@@ -80,7 +80,7 @@ def to_row(row: int, item: Any, machine: Machine, read: Storages, order: str, li
             if isinstance(value, TensorRef)
             else clean(machine.whole(value), marks)
             for key, value in item.items()
-            if key in WANTED
+            if key in wanted(limits.hints)
         }
         if not fields:
             fields = dict.fromkeys(map(str, item))
@@ -127,7 +127,7 @@ class _Archive:
         self._entries = {e.filename: e for e in entries}
         if len(self._entries) != len(entries):
             raise BadFile("damaged torch file: two entries of its ZIP have one name")
-        _check_apart(entries)
+        check_apart(entries)
         order = self._whole("byteorder") if self._root + "byteorder" in self._entries else b"little"
         self.order = ">" if order.strip() == b"big" else "<"
 
@@ -177,7 +177,7 @@ class _Archive:
         return data
 
 
-def _check_apart(entries: list[zipfile.ZipInfo]) -> None:
+def check_apart(entries: list[zipfile.ZipInfo]) -> None:
     end = 0
     for entry in sorted(entries, key=lambda e: e.header_offset):
         if entry.header_offset < end:

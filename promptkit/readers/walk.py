@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from promptkit.errors import UsageError
-from promptkit.readers import parquet
+from promptkit.readers import datatrove, hub, parquet
 from promptkit.readers.arrow_headers import count_rows
+from promptkit.readers.companions import Index, index_of, serves
 from promptkit.readers.detect import detect, unfinished
 from promptkit.readers.records import BadFile, FileAccount, Limits, Shard, Tree
 from promptkit.readers.torch_zip import vocabulary_size
@@ -65,10 +66,12 @@ _DIGITS = re.compile(r"([0-9]{1,18})")
 
 
 def find_shards(root: Path | str, *, limits: Limits | None = None) -> Tree:
-    """Return the shards under `root` (a directory, or one file) and the account of what is no shard.
+    """Return the shards under `root` (a directory, one file, or hf://owner/name) and the account of what is no shard.
 
-    Raises UsageError where `root` does not exist or cannot be listed.
+    Only the last form uses the network. Raises UsageError where `root` does not exist or cannot be listed.
     """
+    if hub.is_hub(root):
+        return hub.tree_of(str(root))
     root = Path(root)
     limits = limits or Limits()
     try:
@@ -118,8 +121,10 @@ def _directory(walk: _Walk, relative: str, depth: int, beside_arrow: bool = Fals
     if not entries:
         walk.account.append(FileAccount(where, "skipped", "empty directory: holds no file"))
         return False
-    known = _named_by_container(walk, relative, {e.name for e in entries})
+    names = {e.name for e in entries}
+    known = _named_by_container(walk, relative, names)
     beside_arrow |= known is not None
+    index = _index(walk, relative, names)
     found = False
     for entry in entries:
         name = shown(entry.name)
@@ -147,8 +152,11 @@ def _directory(walk: _Walk, relative: str, depth: int, beside_arrow: bool = Fals
                 )
             elif beside_arrow and HIDDEN_STATES.fullmatch(name):
                 walk.account.append(FileAccount(path, "skipped", "hidden states of rows that the Arrow files hold"))
+            elif why := _served(name, names, index):
+                walk.account.append(FileAccount(path, "skipped", why))
             else:
-                _file(walk, path, _source(walk, path), info)
+                told = index.formats.get(name, "") if index is not None else ""
+                _file(walk, path, _source(walk, path), info, told)
     if not found and not _has_account(walk, relative):
         walk.account.append(FileAccount(where, "skipped", "holds no file"))
     return found
@@ -217,7 +225,30 @@ def _named_by_container(walk: _Walk, relative: str, names: set[str]) -> set[str]
     return files
 
 
-def _file(walk: _Walk, path: str, source: str, info: os.stat_result) -> None:
+def _index(walk: _Walk, relative: str, names: set[str]) -> Index | None:
+    """Return what an index.json of MDS or LitData says of this directory; what it misses goes into the account."""
+    index = index_of(locate(walk.root, relative), names)
+    if index is None:
+        return None
+    inside = f"{relative}/" if relative else ""
+    for name in index.missing:
+        walk.account.append(FileAccount(inside + name, "failed", "named by index.json, but missing"))
+    if index.refused:
+        why = f"index.json names {index.refused} paths, not files"
+        walk.account.append(FileAccount(f"{inside}index.json", "failed", why))
+    return index
+
+
+def _served(name: str, names: set[str], index: Index | None) -> str | None:
+    """Return why a file only serves others of its directory, None where it stands for itself."""
+    if index is not None and name == "index.json":
+        return None if index.refused and not index.formats else f"index of {index.what} shards"
+    if index is not None and name in index.copies:
+        return "packed copy of a shard that lies beside it"
+    return serves(name, names)
+
+
+def _file(walk: _Walk, path: str, source: str, info: os.stat_result, told: str = "") -> None:
     name = path.rpartition("/")[2]
     directory = path.rpartition("/")[0] or "."
     skip = unfinished(name, info.st_size)
@@ -238,7 +269,7 @@ def _file(walk: _Walk, path: str, source: str, info: os.stat_result) -> None:
         if name == "manifest.json" and _manifest(walk, actual):
             walk.account.append(FileAccount(path, "skipped", "manifest of a cache, not samples"))
             return
-        verdict = detect(actual, walk.limits)
+        verdict = detect(actual, walk.limits, told)
         if verdict.format == "torch" and not _SERIES.search(name) and (size := _vocabulary(actual)):
             walk.evidence.setdefault("target_vocab_size", size)
             walk.evidence.setdefault("target_vocab_from", path)
@@ -248,6 +279,10 @@ def _file(walk: _Walk, path: str, source: str, info: os.stat_result) -> None:
         walk.account.append(FileAccount(path, "failed", f"cannot be read: {error.strerror or error}"))
         return
     if verdict.format:
+        if verdict.note:
+            walk.evidence.setdefault("id_widths", {})[path] = verdict.note
+        if verdict.format == "datatrove" and (named := datatrove.tokenizer_of(actual)[0]):
+            walk.evidence.setdefault("tokenizer", named)
         rows = _count(actual, verdict.format, walk.limits)
         walk.shards.append(Shard(path, verdict.format, source, info.st_size, rows))
     else:
