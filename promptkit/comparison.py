@@ -173,10 +173,14 @@ class Mix:
         distance = self.distance(means)
         excess2 = float(self.statistics(means, squares)[:, 0].mean()) if len(weights) > 1 else 0.0
         if repeats:
-            # The held-out mean scatters about the mix too, and with replacement nothing makes up for it.
-            scatter = (1.0 - self.within[0]) * float(self.held.weights @ self.held.weights)
-            distance = np.sqrt(np.maximum(distance**2 - scatter, 0.25 * distance**2))
-            excess2 -= scatter
+            # Rows drawn with replacement scatter about the held-out mean, and that about the mix: taken off once, but
+            # never below what n independent rows must have, since one held-out mean may happen to lie close.
+            scatter = 1.0 - self.within[0]
+            twice = scatter * float(self.held.weights @ self.held.weights)
+            least = scatter * (squares + float(self.fitted.weights @ self.fitted.weights))
+            mean2 = float((distance**2).mean())
+            distance = distance * math.sqrt(max(mean2 - twice, least) / mean2)
+            excess2 = max(0.0, excess2 - twice)
         clusters, domains = self.shares_of(means)
         return Chance(
             distance=distance,
