@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from promptkit.errors import UsageError
 from promptkit.visible import count
 
 from .app import shared
@@ -15,6 +16,17 @@ from .console import Progress, Talk, snippet, some
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 20  # files listed in a table; --json lists all
+
+
+def _fields(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    """Turn FIELD=COLUMN options into a mapping; the library checks the names."""
+    out: dict[str, str] = {}
+    for pair in pairs:
+        field, equals, column = pair.partition("=")
+        if not equals or field in out:
+            raise UsageError(f"--map {pair}: not FIELD=COLUMN, or a field twice", hint="write --map messages=dialog")
+        out[field] = column
+    return out
 
 
 def reading_options(command: F) -> F:
@@ -29,6 +41,17 @@ def reading_options(command: F) -> F:
         ),
         click.option(
             "--max-bad-shards", type=click.IntRange(0), default=0, show_default=True, help="Files that may fail."
+        ),
+        click.option(
+            "--map",
+            "fields",
+            multiple=True,
+            metavar="FIELD=COLUMN",
+            callback=_fields,
+            help="Read FIELD (messages, input_ids, prompt, ...) from COLUMN; repeatable.",
+        ),
+        click.option(
+            "--dtype", help="Type of ids in files without a header (uint16, uint32, ...); default: by evidence."
         ),
         click.option("--processes", type=click.IntRange(1), help="Worker processes (default: one per core)."),
         click.option("--template", help="Chat template of the ids; default: by evidence."),

@@ -94,6 +94,8 @@ class Opened:
     template: str | None
     evidence: list[str]
     shards: list[readers.Shard]
+    # with what the tokenizer tells the readers of headerless ids
+    limits: readers.Limits = field(default_factory=readers.Limits)
 
 
 # -------------------------------------------------------------------------------------- opening
@@ -117,18 +119,20 @@ def open_directory(
     limits = limits or readers.Limits()
     if template is not None:
         resolve("template", template, templates.TEMPLATES)
-    root = Path(root)
-    tree = readers.find_shards(root, limits=limits)
+    tree = readers.find_shards(os.fspath(root), limits=limits)
     if not tree.shards:
         raise InputError(f"{root}: no training shards found", hint=_found(tree.account))
+    found = tokenizers.find_tokenizer(Path(tree.root), tree.tokenizer_dirs, tokenizer)
+    limits = _told_by(found, limits)
     probes, has_ids = _probe(tree, limits)
-    found = tokenizers.find_tokenizer(root, tree.tokenizer_dirs, tokenizer)
+    evidence = _stated(tree.evidence)
     if found is None and has_ids:
+        named = tree.evidence.get("tokenizer") or tree.evidence.get("target_model")
         raise InputError(
-            f"{root}: the shards hold token ids and no tokenizer lies beside them",
+            f"{root}: the shards hold token ids and no tokenizer lies beside them"
+            + (f"; they name {named!r}" if named else ""),
             hint="pass --tokenizer with a model directory, a tiktoken.model, tokenizer.json or a cached tiktoken name",
         )
-    evidence: list[str] = []
     if found is None:
         found = tokenizers.load_tokenizer("words")
         evidence.append("no shard holds token ids and no tokenizer was given: text is split into words and symbols")
@@ -147,7 +151,35 @@ def open_directory(
         template = template or seen.template
     if template is None and probes:
         evidence.append("no known chat template fits: turns are taken from loss-mask runs, else one block a row")
-    return Opened(tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards)
+    return Opened(
+        tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards, limits=limits
+    )  # fmt: skip
+
+
+# What parts documents in a stream of ids without an index. Ends of turns that are also ends of text come last: they are
+# used only where no beginning of text occurs.
+_BEGINS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]", "<｜begin▁of▁sentence｜>", "[gMASK]", "]~!b[")
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<eos>", "[EOS]", "[EOT]", "</s>", "<｜end▁of▁sentence｜>")
+
+
+def _told_by(tokenizer: Tokenizer | None, limits: readers.Limits) -> readers.Limits:
+    """Return limits whose hints say how many ids there are, and which of them begin and end a document."""
+    if tokenizer is None or tokenizer.name == "words":
+        return limits
+    ids = tokenizer.specials
+    begins, ends = (tuple(ids[n] for n in names if n in ids) for names in (_BEGINS, _ENDS))
+    return replace(limits, hints=replace(limits.hints, n_vocab=tokenizer.n_vocab, begins=begins, ends=ends))
+
+
+def _stated(evidence: dict[str, Any]) -> list[str]:
+    """Return as sentences what files beside the shards, and headerless ids themselves, say."""
+    told = {"tokenizer": "the metadata names the tokenizer", "target_model": "the manifest names the target model"}
+    lines = [f"{text} {evidence[key]!r}" for key, text in told.items() if evidence.get(key)]
+    if size := evidence.get("target_vocab_size"):
+        lines.append(f"the target model has {size:,} ids")
+    widths = evidence.get("id_widths", {})
+    lines += [f"{path}: {why}" for path, why in itertools.islice(widths.items(), PROBE_SHARDS)]
+    return lines + ([f"and {len(widths) - PROBE_SHARDS} more such files"] if len(widths) > PROBE_SHARDS else [])
 
 
 def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[dict[str, list[tuple[Any, Any]]], bool]:
@@ -564,7 +596,7 @@ def plan_for(
         seed=seed,
         sample_size=sample_size,
         template=opened.template,
-        limits=limits or readers.Limits(),
+        limits=replace(limits or opened.limits, hints=opened.limits.hints),
         encode_text=True,
         merge_prefixes=merge_prefixes,
     )

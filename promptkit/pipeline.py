@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,14 +71,19 @@ def inspect(
     template: str | None = None,
     processes: int | None = None,
     limits: readers.Limits | None = None,
+    dtype: str | None = None,
+    fields: Mapping[str, str] | None = None,
     max_bad_shards: int = 0,
     max_bad_rows: float = 0.001,
     progress: Progress | None = None,
 ) -> Inspection:
     """Say what a training directory holds: each source, its containers, rows, tokens, and one decoded row.
 
-    Reads every row once and decodes one. Raises InputError where nothing can be read or the tokenizer is contradicted.
+    Reads every row once and decodes one. `dtype` is the type of ids in files without a header ("uint16", ...), `fields`
+    maps a field ("messages", "input_ids", "prompt", ...) to the column that holds it where detection is wrong. Raises
+    InputError where nothing can be read or the tokenizer is contradicted.
     """
+    limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
     summary = collect(opened, sample_size=1, seed=0, processes=processes, limits=limits, progress=progress)
     first = summary.sample[0]
@@ -122,6 +127,8 @@ def detokenize(
     seed: int = 0,
     processes: int | None = None,
     limits: readers.Limits | None = None,
+    dtype: str | None = None,
+    fields: Mapping[str, str] | None = None,
     max_bad_shards: int = 0,
     max_bad_rows: float = 0.001,
     strict: bool = False,
@@ -131,7 +138,8 @@ def detokenize(
 
     One row of the output: `source, shard, row, n_tokens, n_supervised, messages` and, where they exist, `tools`,
     `truncated`, `marks`. Rows are never merged. With `sample`, only that many rows, drawn by hash. The file appears
-    whole or not at all. `lossy` says that more was lost than `max_bad_shards` and `max_bad_rows` allow; with `strict`
+    whole or not at all. `dtype` and `fields` are those of `inspect`. `lossy` says that more was lost than
+    `max_bad_shards` and `max_bad_rows` allow; with `strict`
     nothing is written then and InputError is raised.
     """
     from promptkit.writing import check_writable, temporary_beside
@@ -144,6 +152,7 @@ def detokenize(
     if sample is not None and sample < 1:
         raise UsageError(f"sample is {sample}", hint="give a number of rows above 0, or leave it out for all rows")
     check_writable(out)
+    limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
     with temporary_beside(out, directory=True) as parts:
         if sample is None:
@@ -207,6 +216,8 @@ def build(
     sample_size: int = 20_000,
     processes: int | None = None,
     limits: readers.Limits | None = None,
+    dtype: str | None = None,
+    fields: Mapping[str, str] | None = None,
     max_bad_shards: int = 0,
     max_bad_rows: float = 0.001,
     strict: bool = False,
@@ -218,7 +229,8 @@ def build(
 
     The pack is drawn from the mix itself (then its rows are marked in_training) or, with `pool`, from files of prompts
     that the drafter never saw. `weight` says whether the mix is represented by rows or by supervised tokens.
-    `max_leak` is the highest share of a pool prompt's n-grams that training may hold. Everything is written beside its
+    `dtype` and `fields` are those of `inspect`. `max_leak` is the highest share of a pool prompt's n-grams that
+    training may hold. Everything is written beside its
     target and renamed at the end: a build that fails leaves what was there before.
 
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
@@ -236,6 +248,7 @@ def build(
         raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
+    limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     out = Path(out)
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
@@ -264,6 +277,8 @@ def build(
             "template": opened.template,
             "tokenizer": identity(opened.tokenizer),
             "evidence": opened.evidence,
+            **({"dtype": dtype} if dtype else {}),
+            **({"fields": dict(fields)} if fields else {}),
         }
         sources = source_table(opened, summary)
         counts = {"sources": sources, "account_sha256": _account_hash(account), "lengths": _lengths(summary)}

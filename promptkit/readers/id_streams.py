@@ -75,9 +75,9 @@ def _separators(seen: NDArray[np.int64], begins: set[int], ends: set[int]) -> tu
     first = int(seen[0])
     if first in begins | ends:  # llm.c writes its end of text before each document
         return np.array([first]), True
-    if ends:
-        return np.array(sorted(ends)), False
-    return (np.array(sorted(begins)), True) if begins else (None, False)
+    if begins:  # in some families the end of text also ends turns, so a beginning is the better sign
+        return np.array(sorted(begins)), True
+    return (np.array(sorted(ends)), False) if ends else (None, False)
 
 
 def _chain(first: NDArray[np.int64], rest: Iterator[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:

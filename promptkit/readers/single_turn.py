@@ -16,7 +16,7 @@ from promptkit.readers.records import Limits
 def single_turn(fields: Mapping[str, Any], limits: Limits, marks: list[str]) -> list[Message] | None:
     for asked, further, answers in SINGLE_TURN:
         value = fields.get(asked)
-        if isinstance(value, list) and is_messages(value):  # preference data, Nemotron: what is asked is messages, the answer may be
+        if isinstance(value, list) and is_messages(value):  # preference data, Nemotron: the answer may be messages too
             answer: Any = next((fields[k] for k in answers if filled(fields.get(k))), [])
             answer = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
             turns = [*value, *(answer if isinstance(answer, list) else [])]
