@@ -1,4 +1,4 @@
-"""The traits that promptkit/domains.py reads off a prompt, and the written rules: what each trait says about the domain.
+"""The traits that promptkit/domains.py reads off a prompt, and the written rules: what each says about the domain.
 
 A signal is a regular expression over the lower-cased text, or a list of words and phrases (more different hits count
 more, up to four), or a shape that domains.py computes. Its weights are log-odds: +3 for a domain is a loud hint, +1 a
@@ -25,7 +25,7 @@ class Signal(NamedTuple):
     weights: dict[str, float]
     pattern: str = ""  # over lower-cased text, ^ and $ at lines; no pattern and no words: a shape
     words: str = ""  # or phrases of one to three words, separated by commas
-    where: str = "all"  # all, first (120 characters), last (300), edges (400 of each: where requests stand)
+    where: str = "all"  # all, first (120 characters), last (300), edges (400 of each: where requests stand), ends (150)
 
 
 _C, _A, _M, _R, _E, _W = "coding", "agentic", "math", "reasoning", "encyclopedic", "writing"
@@ -76,7 +76,7 @@ SIGNALS: tuple[Signal, ...] = (
         where="edges",
     ),
     Signal(
-        "program_words", "programming words", {_C: 1.6},
+        "program_words", "programming words", {_C: 2.0},
         words="function, functions, array, arrays, string, strings, integer array, list of integers, variable, "
         "variables, loop, loops, recursion, recursive, algorithm, python, java, javascript, typescript, "
         "c++, c#, rust, golang, ruby, php, kotlin, swift, html, css, sql, bash, regex, json, xml, api, "
@@ -136,7 +136,7 @@ SIGNALS: tuple[Signal, ...] = (
         "backwards compatible, misleading, wrong, error message, as of, since version, latest version, "
         "traceback, upstream, pr, maintainers, it seems, i think, i get, there is no, it would be, does not",
     ),
-    Signal("issue_like", "identifiers and complaints without a request", {_A: 3.0, _C: -0.8}),
+    Signal("issue_like", "identifiers and complaints without a request", {_A: 3.4, _C: -1.2}),
     Signal(
         "exercise", "an exercise with headings", {_C: 2.6, _A: -1.5},
         r"\A#+ (?:introduction|instructions|description|problem(?: statement)?|task|exercise)$",
@@ -159,8 +159,11 @@ SIGNALS: tuple[Signal, ...] = (
         "chmod, grep, tar",
     ),
     Signal(
-        "ui_task", "work in an application", {_A: 1.8},
-        words="my cart, wish list, wishlist, my order, my orders, my account, customers, repository, repo, "
+        "ui_task", "work in an application", {_A: 2.4},
+        words="this machine, my store, search terms, contributor, walking distance, travel time, by car, "
+        "entire history, last quarter, order history, this product, rating of, reserve, flights, search tool, "
+        "available actions, single command, a shell, calculator, my cart, wish list, "
+        "wishlist, my order, my orders, my account, customers, repository, repo, "
         "repos, commits, commit, merge request, merge requests, milestone, subreddit, upvote, downvote, "
         "subscribe, newsletter, open the, click, navigate to, search for, checkout, draft a refund, "
         "post a, forum, followers, issues, assign, invite, set my, update my, order number, tracking, "
@@ -386,13 +389,14 @@ SIGNALS: tuple[Signal, ...] = (
         where="edges",
     ),
     Signal(
-        "summarise", "asks for a summary", {_S: 5.0},
+        "summarise", "asks for a summary", {_S: 6.0},
         r"\bsummari[sz](?:e|ing)|\bsummary\b|\btl;?dr\b|\bkey (?:points|takeaways|findings) (?:of|from|in)"
         r"|\bmain (?:points?|ideas?|takeaways) (?:of|from|in)\b|\bcondense|\bin (?:one|two|a single"
         r"|\d) sentences?:|\babridge|\bexecutive summary|\bgist of|\brecap\b|\bmeeting minutes"
-        r"|\bheadline for the following|摘要|(?:请|帮我|^)总结(?:一下|以下|下面|这|上)|概括|要約|zusammen|résume|resume el"
+        r"|\bheadline for the following|摘要|(?:请|帮我|^)总结(?:一下|以下|下面|这|上)|概括|要約"
+        r"|zusammen|résume|resume el"
         r"|riassum|कсаराँश|сократи|резюм",
-        where="edges",
+        where="ends",
     ),
     Signal(
         "passage", "a passage to answer from", {_G: 3.6},
@@ -446,16 +450,16 @@ SIGNALS: tuple[Signal, ...] = (
         where="edges",
     ),
     Signal(
-        "given_task", "a task on a given input", {_I: 2.2},
+        "given_task", "a task on a given input", {_I: 1.8},
         r"^(?:given (?:a|an|the|some|two|that|your|this)|classify|categorize|label|extract"
         r"|identify (?:the|all|which)|paraphrase|rewrite|rephrase|reword|convert (?:the|this|a)"
         r"|list (?:the|all|\d|some|three|five)|select|choose|pick|rank|sort the|fill in"
         r"|complete the (?:sentence|following)|edit|correct the|make (?:a list|the)|brainstorm"
         r"|generate (?:a|an|some|\d|five|three)|suggest"
         r"|find (?:the|out|a) (?:synonyms?|antonyms?|words?|toxic|misspelling)|determine (?:if|whether)"
-        r"|decide|tell me (?:if|whether)|replace|change the|turn (?:the|this)|combine|describe|match"
+        r"|decide|tell me (?:if|whether)|replace|change the|turn (?:the|this)|combine|match"
         r"|in this task|you(?:'re| are| will be) (?:given|provided|asked|tasked)|your task is"
-        r"|create (?:a|an)|predict|detect|analy[sz]e the (?:sentiment|following)"
+        r"|predict|detect|analy[sz]e the (?:sentiment|following)"
         r"|simplify the (?:sentence|text)|arrange|arrange the words)",
         where="first",
     ),
@@ -473,6 +477,72 @@ SIGNALS: tuple[Signal, ...] = (
         "synonyms, antonyms, grammatical, grammar, correct the, fill in, brainstorm, keywords, yes or no, "
         "output format, bullet points, brief, table format",
     ),
+    # More of the same in other words, and in other languages than English.
+    Signal("language_named", "a programming language", {_C: 1.3, _A: 0.6}),
+    Signal(
+        "code_foreign", "asks for code, not in English", {_C: 3.4, _W: -2.5},
+        r"\b(?:funktion|programm|skript|fonction|función|função|funzione|функци\w+|код)\b|函数|代码|程序|编写|関数|数组"
+        r"|复杂度|算法|用 ?(?:java|python|c\+\+|go|rust|javascript|sql)|实现",
+    ),
+    Signal(
+        "write_foreign", "asks for a text, not in English", {_W: 2.4},
+        r"\b(?:schreib(?:e|en)?|verfasse|écris|rédige|escribe|redacta|escreva|scrivi|напиши)\b",
+        where="edges",
+    ),
+    Signal(
+        "math_foreign", "asks how much, not in English", {_M: 2.2},
+        r"多少|几个|一共|剩下|求出|计算|umfang|fläche|wahrscheinlichkeit|\bberechne|\bcalcul[ae]|сколько"
+        r"|いくつ|कितने|كم عدد",
+    ),
+    Signal(
+        "advice_foreign", "asks for advice, not in English", {_H: 2.2},
+        r"怎么|如何|怎样|建议|worauf|\bwie kann ich|comment puis-je|cómo puedo|como posso|как мне|どうすれば|推荐",
+    ),
+    Signal(
+        "fact_foreign", "asks for a fact, not in English", {_E: 2.2},
+        r"哪一?[年条个位座]|是什么|谁|何年|ですか|^wer (?:hat|ist|war)|^(?:quelle?|qui) (?:est|a)|^(?:cuál|quién|dónde)"
+        r"|^¿(?:cuál|quién|dónde)"
+        r"|^(?:кто|какая|какой|где)",
+    ),
+    Signal(
+        "passage_foreign", "a passage to answer from, not in English", {_G: 4.0},
+        r"^(?:kontext|contexte|contexto|контекст|текст)\b.{0,10}:|材料|根据以下|根据上述|阅读下面|本文によると",
+    ),
+    Signal(
+        "riddle", "a riddle or a question of what follows", {_R: 2.8, _E: -1.5},
+        r"does it follow|\brelated to (?:me|him|her|[a-z]+\?)|what happened\?|comes next|not belong"
+        r"|odd one out|would [^.?]{1,60} have\b"
+        r"|how does (?:he|she) do it|across? (?:a|the) river|(?:every|all) labels?|which (?:door|box"
+        r"|guard)|who (?:stole|did it|is lying|owns|lives)"
+        r"|what (?:am i|is the order)|is (?:it|this) (?:valid|plausible|possible that)|plausible\?"
+        r"|can we (?:conclude|infer)|where will \w+ look",
+    ),
+    Signal(
+        "preference", "asks what is better or fitting", {_H: 3.0, _E: -2.6},
+        r"pros and cons|which (?:one )?is (?:better|best) for|what's a good|better for|a good name"
+        r"|and which|like i'?m\b|like i am \w+|let'?s play"
+        r"|\bdo you (?:think|like|prefer|ever|enjoy|have a favou?rite)\b|\brecommend|ideas for|\blol\b"
+        r"|affect (?:people|me|us|my)|^how can (?:a|an|i|we|you|small)|should i\b|what do you think",
+        where="edges",
+    ),
+    Signal(
+        "translate_fields", "a source line and an empty target line", {_T: 5.5},
+        r"^(?:target|english|french|german|spanish|italian|portuguese|chinese|japanese|korean|arabic"
+        r"|russian|dutch|polish)(?: \(\w+\))?:\s*\Z"
+        r"|machine translation|\bthe (?:latin|french|german|spanish|greek) for\b|translated? (?:into|to|from) \w+",
+    ),
+    Signal("text_then_question", "a text, then a question", {_G: 2.0}),
+    Signal(
+        "write_more", "asks to continue or better a text", {_W: 3.0},
+        r"\b(?:continue|finish|complete) (?:the|this|my) (?:story|poem|tale|scene|chapter|novel)"
+        r"|improve the (?:style|flow|wording)"
+        r"|(?:rewrite|revise|polish|edit) (?:this|the|my) [^.\n]{0,40}(?:paragraph|statement|letter|email"
+        r"|report|essay|text|so that it sounds|tone)"
+        r"|\b(?:write|draft|create|design|prepare)\b[^.?!\n]{0,60}\b(?:agreement|contract|case study"
+        r"|linkedin post|post about|promotional text"
+        r"|copy|pitch deck|conversational script|manual|guide|study|analysis)\b",
+        where="edges",
+    ),
     # Nothing.
     Signal("noise", "no readable request", {_O: 7.0}),
     Signal(
@@ -485,8 +555,8 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("tiny", "very few words", {_O: 0.5, _E: 0.3, _A: 0.2}),
     Signal("short", "one or two sentences", {_E: 0.3, _H: 0.2, _A: 0.1}),
     Signal("medium", "a paragraph", {}),
-    Signal("long", "a long text", {_A: 0.5, _G: 0.5, _S: 0.3, _E: -1.0}),
-    Signal("very_long", "a very long text", {_A: 1.2, _G: 0.5, _S: 0.2, _E: -2.0}),
+    Signal("long", "a long text", {_A: 0.3, _G: 0.5, _S: 0.3, _E: -1.0}),
+    Signal("very_long", "a very long text", {_A: 0.7, _G: 0.5, _S: 0.2, _E: -2.0}),
     Signal("question_end", "ends with a question", {_E: 0.5, _R: 0.3, _M: 0.3, _G: 0.2}, r"\?\s*$", where="last"),
     Signal("no_capitals", "all lower case", {_E: 0.7}),
     Signal("you", "addresses the assistant", {_H: 0.4, _E: -0.6}, words="you, your, yourself"),

@@ -1,17 +1,17 @@
 """What kind of work a prompt asks for: `label(["Prove that 7 divides 2^(3n) - 1."])` gives domain "math".
 
-In: openings (system turn and first user turn), and where known the whole messages and the tool schemas. Out: one of twelve
-domains, a calibrated probability, a flag `unsure`, tags, and a sentence that says why. Definitions, borderline rules and
-the mapping to other people's label sets: docs/domains.md.
+In: openings (system turn and first user turn), and where known the whole messages and the tool schemas. Out: one of
+twelve domains, a calibrated probability, a flag `unsure`, tags, and a sentence that says why. Definitions, borderline
+rules, held-out figures and the mapping to other people's label sets: docs/domains.md.
 
-How: about 110 *signals* (a fence, a diff, "translate ... into", four lettered options, a passage with a question behind it)
-are read off the text. Each has written weights below, `SIGNALS`; they are the rules, and for domains that no public source
-covers they decide alone. `domains.npz` holds what a logistic regression learned on top of them: corrections to the signals
-and int8 weights of hashed words and word pairs. It is trained by benchmarks/train_domains.py with whole sources held out,
-since a model that has seen a source recognises the source and not the work.
+How: about 110 *signals* (a fence, a diff, "translate ... into", four lettered options, a passage with a question behind
+it) are read off the text; promptkit/domain_signals.py holds them with their written weights, which are the rules.
+`domains.npz` holds what a logistic regression learned on top of them: corrections to the signals, and int8 weights of
+hashed words and word pairs. It is trained by benchmarks/train_domains.py with whole sources held out, since a model
+that has seen a source recognises the source and not the work.
 
-Given up: meaning. Nothing here knows that "the Treaty of Westphalia" is history; short questions in an unknown style are
-where it errs. A long text is judged by its first `HEAD` and last `TAIL` characters.
+Given up: meaning. Nothing here knows that the Treaty of Westphalia is history; short questions in an unknown style are
+where it errs. A long text is judged by its first `HEAD` and last `TAIL` characters. Cost: under 1 ms per 150 tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,10 +105,29 @@ def _compile(pattern: str) -> _Search:
 
 
 _PATTERNS = [(i, _compile(s.pattern), s.where) for i, s in enumerate(SIGNALS) if s.pattern]
-_NOT_FACT = frozenset({"you", "your", "i", "my", "plausible", "sarcastic", "sentence", "following", "subreddit", "repo"})
-_NUMBER_WORDS = frozenset({"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twenty", "half", "twice", "dozen", "third", "double", "triple"})
-_ASKING = ("write", "create", "implement", "how", "why", "what", "can", "could", "given", "explain", "you are", "please", "i want", "help", "develop", "convert", "def ", "complete", "add", "find", "show", "list", "tell", "make", "go ", "set ", "open", "hi", "hey")
-_VOWEL = re.compile(r"[aeiouy]")
+
+_ASKS_AMOUNT = re.compile(
+    r"\b(?:how (?:much|many|long|far|old)|what (?:is|was|will be|would be|percent|fraction)|find|calculate|in how)\b"
+)
+_QUESTION = re.compile(r"(?:who|when|where|what|which|how|in what|is|are|did|does|was)\b")
+_REQUEST = re.compile(
+    r"write|create|implement|how|why|what|can|could|given|explain|you are|please|i want|help|develop|convert|def "
+    r"|complete|add|find|show|list|tell|make|go |set |open|hi|hey"
+)
+_NO_FACT_START = re.compile(r"what if|is the following|if |how can|how to|how would|how might|why ")
+_NO_FACT_WORD = re.compile(
+    r"\b(?:you|your|i|my|plausible|sarcastic|sentence|following|subreddit|repo|machine|dashboard|commits|orders|customers?"
+    r"|rating|cart|travel|walking)\b"
+)
+_NUMBER_WORD = re.compile(
+    r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twenty|half|twice|dozen|third|double|triple)\b"
+)
+_IDENTIFIER = re.compile(r"\w_\w|\w\(|`|\w\.\w+\.\w|>>>")
+_OPTIONS = re.compile(r"\nb[.)] |\(b\)|options:")
+_PLACEHOLDER = re.compile(r"\{\{.*\}\}|<\|.*\|>|\[\w+\]")
+_UNSPEAKABLE = re.compile(
+    r"(?=[a-z]+$)(?:.*[bcdfghjklmnpqrstvwxz]{5}|[bcdfghjklmnpqrstvwxz]{3,}$|.*(?:kfj|qw(?!ert)|zxc|xmc|vbn))"
+)
 _SENTENCE = re.compile(r"[.!?。！？](?:\s|$)|\n\n")
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+")
 _PROGRAMMING = [(name, _compile(pattern)) for name, pattern in PROGRAMMING.items()]
@@ -125,6 +145,7 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
     stripped = lower.strip()
     edges = stripped if len(stripped) <= 800 else f"{stripped[:400]}\n{stripped[-400:]}"
     where = {"all": lower, "first": stripped[:120], "last": stripped[-300:], "edges": edges}
+    where["ends"] = stripped if len(stripped) <= 300 else f"{stripped[:150]}\n{stripped[-150:]}"
     values = [0] * len(SIGNALS)
     for i, search, place in _PATTERNS:
         if _occurs(search, where[place]):
@@ -132,18 +153,20 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
     tokens = _TOKEN.findall(lower)
     hits = _phrase_hits(tokens)
     for i, n in hits.items():
-        # Half of full strength for one phrase, full for four; less in a long text, which holds every word sooner or later.
+        # Half strength for one phrase, full for four; less in a long text, which holds every word sooner or later.
         values[i] = round(_STEPS * min(1.0, math.sqrt(n) / 2) * min(1.0, math.sqrt(80 / len(tokens))))
-    for name, value in _form(cut, stripped, tokens, hits.get(_AT["complaint"], 0)).items():
+    for name, value in _shapes(cut, stripped, tokens, hits.get(_AT["complaint"], 0)).items():
         values[_AT[name]] = round(_STEPS * value)
     turns = _turns(messages or ())
     for name, value in turns.items():
         values[_AT[name]] = round(_STEPS * value)
+    tags = _tags(text, lower, values, messages, tools)
+    values[_AT["language_named"]] = _STEPS * bool(tags & PROGRAMMING.keys())
     if tools:
         values[_AT["tools"]] = _STEPS
     if len(text) > len(cut):
         values[_AT["very_long"]] = _STEPS
-    return _Reading(values, _hash(tokens), _tags(text, lower, values, messages, tools))
+    return _Reading(values, _hash(tokens), tags)
 
 
 def _occurs(search: _Search, text: str) -> bool:
@@ -174,71 +197,105 @@ def _phrase_hits(tokens: list[str]) -> dict[int, int]:
     return hits
 
 
-def _form(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict[str, float]:
-    """Return the signals that are shapes and not words, each 0..1."""
+def _shapes(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict[str, float]:
+    """Return the signals that are shapes and not words, each 0..1; `stripped` is the lower-cased `cut`."""
     n = len(tokens)
-    letters = sum(map(str.isalpha, stripped))
     digits = sum(t[0].isdigit() for t in tokens)
-    foreign = 0 if stripped.isascii() else sum(c > "\u024f" for c in stripped[:600])
     sentences = len(_SENTENCE.findall(stripped)) or 1
-    question = stripped.endswith("?") or bool(re.match(r"(?:who|when|where|what|which|how|in what|is|are|did|does|was)\b", stripped))
-    bare = not re.search(r"[A-Z.!:,;]", cut) and not stripped.startswith(_ASKING) and n >= 4  # typed into a search box
-    asks_amount = bool(re.search(r"\b(?:how (?:much|many|long|far|old)|what (?:is|was|will be|would be|percent|fraction)|find|calculate|in how)\b", stripped[-400:]))
-    paragraphs = [p for p in stripped.split("\n") if p.strip()]
-    last = paragraphs[-1] if paragraphs else ""
-    first = paragraphs[0] if paragraphs else ""
+    paragraphs = [p for p in stripped.split("\n") if p.strip()] or [""]
+    first, last = paragraphs[0], paragraphs[-1]
+    fenced = "```" in stripped
+    code = fenced or ";" in stripped
+    options = _OPTIONS.search(stripped) is not None
+    # As typed into a search box: no capitals, no stops, no verb in front.
+    bare = n >= 4 and stripped.isascii() and not re.search(r"[A-Z.!:,;]", cut) and not _REQUEST.match(stripped)
+    question = bare or stripped.endswith("?") or _QUESTION.match(stripped) is not None
+    of_fact = not (_NO_FACT_START.match(stripped) or _NO_FACT_WORD.search(stripped[:250]))
     asks_last = last.endswith("?") or last.startswith(("question", "q:", "answer"))
-    before = len(stripped) - len(last) if asks_last else len(stripped) - len(first)
-    long_passage = before > 500 and "\nb. " not in stripped and "\nb) " not in stripped and "(b)" not in stripped and "```" not in stripped and (asks_last or first.endswith("?"))
-    vowelless = sum(len(t) > 4 and t.isascii() and t.isalpha() and not _VOWEL.search(t) for t in tokens[:60])
-    amounts = digits + len(_NUMBER_WORDS & set(tokens))
-    sum_of_numbers = digits >= 2 and bool(re.search(r"\d[\s()]*[-+*/=^<>]", stripped))
-    odd = (letters < 3 and not sum_of_numbers) or (n > 0 and vowelless / min(n, 60) > 0.4) or (len(stripped) > 30 and len(set(stripped)) < 8)
-    code = "```" in stripped or ";" in stripped
+    passage = len(stripped) - len(last if asks_last else first)  # characters that are not the question
+    amounts = digits + len(set(_NUMBER_WORD.findall(stripped)))
+    told = sentences >= 2 or "%" in stripped or "if " in stripped
+    head = stripped[:600]
+    foreign = 0 if head.isascii() else sum(c > "\u024f" for c in head)
     return {
-        "short_question": float((question or bare) and 3 <= n <= 22 and sentences <= 1 and not code and "\n" not in stripped and digits < 2 and not _NOT_FACT & set(tokens) and not stripped.startswith(("what if", "is the following", "if ", "how can", "how to", "how would", "how might", "why "))),
-        "issue_like": float(complaints >= 3 and n > 30 and not stripped.startswith(_ASKING) and bool(re.search(r"\w_\w|\w\(|`|\w\.\w+\.\w|>>>", stripped))),
-        "task_and_input": float(len(paragraphs) > 1 and 4 <= len(first.split()) <= 60 and n < 220 and first.endswith((".", ":")) and not asks_last and not code and digits < 6 and "options:" not in stripped),
-        "story_sum": float(amounts >= 2 and (sentences >= 2 or "%" in stripped or "if " in stripped) and n < 160 and asks_amount and not code and "_" not in stripped),
-        "long_then_question": float(long_passage),
-        "noise": float(odd),
-        "tiny": float(n <= 4), "short": float(4 < n <= 25), "medium": float(25 < n <= 90), "long": float(250 < n), "very_long": 0.0,
+        "short_question": float(
+            question and of_fact and 3 <= n <= 22 and sentences == len(paragraphs) == 1 and not code and digits < 2
+        ),
+        "issue_like": float(
+            complaints >= 3 and n > 30 and not _REQUEST.match(stripped) and _IDENTIFIER.search(stripped) is not None
+        ),
+        "task_and_input": float(
+            len(paragraphs) > 1 and 4 <= len(first.split()) <= 60 and first.endswith((".", ":"))
+            and n < 220 and digits < 6 and not asks_last and not code and not options
+        ),
+        "story_sum": float(
+            amounts >= 2 and told and n < 160 and _ASKS_AMOUNT.search(stripped[-400:]) is not None
+            and not code and "_" not in stripped
+        ),
+        "long_then_question": float(
+            passage > 500 and (asks_last or first.endswith("?")) and not fenced and not options
+        ),
+        "text_then_question": float(
+            150 < passage <= 500 and asks_last and len(paragraphs) > 1 and digits < 0.12 * n
+            and not code and not options
+        ),
+        "noise": float(_is_noise(stripped, tokens, digits)),
+        "tiny": float(n <= 4),
+        "short": float(4 < n <= 25),
+        "medium": float(25 < n <= 90),
+        "long": float(n > 250),
         "no_capitals": float(n > 2 and stripped == cut.strip()),
         "numbers": min(1.0, digits / (0.15 * n + 1)),
         "names": min(1.0, len(_NAMES.findall(cut)) / (0.15 * n + 1)),
         "blank_lines": min(1.0, cut.count("\n\n") / 4),
-        "foreign": min(1.0, foreign / (0.4 * len(stripped[:600]) + 1)),
+        "foreign": min(1.0, foreign / (0.4 * len(head) + 1)),
     }  # fmt: skip
+
+
+def _is_noise(stripped: str, tokens: list[str], digits: int) -> bool:
+    """Return whether nobody could read a request: no letters, keyboard rows, one word over and over, a hash, a stub."""
+    n = len(tokens)
+    if sum(map(str.isalpha, stripped[:200])) < 3:
+        return digits < 2 or not re.search(r"\d[\s()]*[-+*/=^<>]", stripped)  # a sum may do without letters
+    sign = any(c in stripped for c in "_(/")
+    unspeakable = sum(_UNSPEAKABLE.match(t) is not None for t in tokens[:60])
+    return (
+        (unspeakable > 0 and unspeakable >= 0.4 * min(n, 60) and not sign)
+        or (3 <= n < 40 and len(set(tokens)) <= 0.34 * n)
+        or (len(stripped) > 30 and len(set(stripped)) < 8)
+        or (len(stripped) > 24 and digits >= 2 and " " not in stripped and stripped.isascii() and not sign)
+        or _PLACEHOLDER.fullmatch(stripped) is not None
+    )
+
+
+_ACTED = re.compile(
+    r"<tool_call>|<functioncall>|^Action(?: Input)?:(?! *finish)|^```bash|^DISCUSSION|<<<<<<< SEARCH|\"arguments\":",
+    re.M,
+)
+_OBSERVED = ("Observation:", "OBSERVATION", "<output>", "<returncode>", "(Open file")  # results that come as user turns
 
 
 def _turns(messages: Sequence[Message]) -> dict[str, float]:
     """Return the signals that the later turns give: an opening alone does not show whether anybody acted."""
-    out: dict[str, float] = {}
-    users = sum(m["role"] == "user" for m in messages)
     later = [m for m in messages if m["role"] in ("assistant", "tool")]
     said = "\n".join(m["content"][:600] for m in later[:6])
-    if any(m.get("tool_calls") for m in later) or re.search(
-        r"<tool_call>|<functioncall>|^Action(?: Input)?:(?! *finish)|^```bash|^DISCUSSION|<<<<<<< SEARCH|\"arguments\":", said, re.M
-    ):
-        out["acted"] = 1.0
-    elif re.search(r"^Action: ?finish", said, re.M):
-        out["finish_only"] = 1.0
-    if any(m["role"] == "tool" for m in messages) or "finish_only" not in out and any(
-        m["role"] == "user" and m["content"].startswith(("Observation:", "<output>", "<returncode>", "(Open file", "OBSERVATION"))
-        for m in messages[1:8]
-    ):
-        out["observed"] = 1.0
-    if re.match(r"Thought:", said):
-        out["thought_first"] = 1.0
-    out["several_users"] = float(users > 1)
-    out["system_turn"] = float(any(m["role"] == "system" and len(m["content"]) > 80 for m in messages[:1]))
-    return out
+    acted = any(m.get("tool_calls") for m in later) or _ACTED.search(said) is not None
+    only_finished = not acted and re.search(r"^Action: ?finish", said, re.M) is not None
+    shown = any(m["role"] == "user" and m["content"].startswith(_OBSERVED) for m in messages[1:8])
+    return {
+        "acted": float(acted),
+        "finish_only": float(only_finished),
+        "observed": float(any(m["role"] == "tool" for m in messages) or (shown and not only_finished)),
+        "thought_first": float(said.startswith("Thought:")),
+        "several_users": float(sum(m["role"] == "user" for m in messages) > 1),
+        "system_turn": float(any(m["role"] == "system" and len(m["content"]) > 80 for m in messages[:1])),
+    }
 
 
 def _hash(tokens: list[str]) -> dict[int, str]:
-    """Return bucket -> term for words, neighbouring pairs and the first words; digits count by their number of places."""
+    """Return bucket -> term: words, neighbouring pairs, and the first words; of a number only its places count."""
     words = [t if not t[0].isdigit() else "0" * min(len(t), 4) for t in tokens[:WORDS_READ]]
-    terms = words + [f"{a} {b}" for a, b in zip(words, words[1:])] + [f"^{w}" for w in words[:2]]
+    terms = words + [f"{a} {b}" for a, b in pairwise(words)] + [f"^{w}" for w in words[:2]]
     if len(words) > 2:
         terms.append("^" + " ".join(words[:3]))
     return {zlib.crc32(t.encode("utf-8", "surrogatepass")) & (BUCKETS - 1): t for t in terms}
@@ -246,7 +303,7 @@ def _hash(tokens: list[str]) -> dict[int, str]:
 
 def _tags(text: str, lower: str, values: list[int], messages: Sequence[Message] | None, tools: Any) -> set[str]:
     tags = {name for name, search in _PROGRAMMING if _occurs(search, lower)}
-    if tags & {"sql", "c", "r", "go", "css", "html"} or any(values[_AT[s]] for s in ("fence", "signature", "c_like", "imports", "sql", "diff", "doctest")):
+    if any(values[_AT[s]] for s in ("fence", "signature", "c_like", "imports", "sql", "diff", "doctest")):
         tags.add("code")
     if tools or values[_AT["tool_schema"]] or values[_AT["acted"]]:
         tags.add("tools")
@@ -282,7 +339,9 @@ def rules() -> NDArray[np.float64]:
 def _model() -> _Model:
     if not MODEL.exists():  # the rules alone: what training starts from
         fixed = np.rint(rules() * 256).astype(np.int64)
-        return _Model(fixed, np.zeros(len(DOMAINS), np.int64), np.zeros((BUCKETS, len(DOMAINS)), np.int8), 0.0, 1.0, 0.5)
+        return _Model(
+            fixed, np.zeros(len(DOMAINS), np.int64), np.zeros((BUCKETS, len(DOMAINS)), np.int8), 0.0, 1.0, 0.5
+        )
     with np.load(MODEL, allow_pickle=False) as z:
         return _Model(
             z["signals"].astype(np.int64), z["bias"].astype(np.int64), z["words"],

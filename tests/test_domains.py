@@ -1,0 +1,235 @@
+"""Domains: our own examples, borderline rules, independence of the batch, speed, and sources held out by the training."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from promptkit import domains
+from promptkit.conversation import opening
+from promptkit.domain_signals import SIGNALS, alternatives, needed
+from promptkit.domains import DOMAINS, label
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+EXAMPLES = json.loads((ROOT / "benchmarks" / "domain_examples.json").read_text(encoding="utf-8"))["examples"]
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find_trains",
+        "description": "Return trains between two stations",
+        "parameters": {"type": "object", "properties": {"start": {"type": "string"}, "goal": {"type": "string"}}},
+    },
+}
+
+# Written after the weights were trained, in words that the training examples do not use.
+FRESH = [
+    ("coding", "Write a Ruby method that turns a Roman numeral into an integer and raises on bad input."),
+    ("coding", "My C program prints garbage after scanf. Why?\n\n```c\nchar *s;\nscanf(\"%s\", s);\n```"),
+    ("agentic", "You are an autonomous assistant with access to a Linux shell. Working directory: /srv/app. Find out why nginx does not start and repair it."),
+    ("math", "A cyclist rides 36 km in 2 hours and then 21 km in 1.5 hours. What is her average speed over the whole ride?"),
+    ("math", "Let $n$ be a positive integer with $n^2 \\equiv 1 \\pmod{24}$. Find all residues of $n$."),
+    ("reasoning", "Every plumber in town owns a van. Tom owns a van. Can we conclude that Tom is a plumber? Explain the logical fallacy."),
+    ("encyclopedic", "who discovered the structure of benzene"),
+    ("encyclopedic", "Which planet has the shortest day?"),
+    ("writing", "Write a melancholy short story about the last tram driver in a coastal city."),
+    ("chat", "Hey! I just got a puppy and he cries all night, any tips?"),
+    ("chat", "Pretend to be a medieval innkeeper and greet me as I come in."),
+    ("translation", "Translate to Swedish: My neighbour feeds the birds every morning."),
+    ("translation", "Traduis cette phrase en allemand : Le marché ouvre à six heures."),
+    ("summarization", "Summarize the following email thread in three sentences.\n\nAnna wants the fence repaired before May. Piet says that wood is too dear. They agree to ask for two quotes."),
+    ("rag", "Context: The mill was built in 1822 and burned down in 1901.\n\nQuestion: When did the mill burn down?\nAnswer:"),
+    ("instruction-following", "Describe a sunset. Your response must contain exactly 3 paragraphs and no commas."),
+    ("other", "zxcvb qwrtp"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("domain", "text"), FRESH, ids=[f"{d}-{i}" for i, (d, _) in enumerate(FRESH)])
+def test_plain_cases_get_their_domain(domain: str, text: str) -> None:
+    assert label([text])[0].domain == domain
+
+
+def test_our_own_examples_are_labelled_as_we_meant_them() -> None:
+    pairs = [(d, t) for d, texts in EXAMPLES.items() for t in texts]
+    got = label([t for _, t in pairs])
+    right = Counter(d for (d, _), g in zip(pairs, got, strict=True) if g.domain == d)
+    shares = {d: right[d] / len(EXAMPLES[d]) for d in EXAMPLES}
+    assert set(shares) == set(DOMAINS)
+    assert sum(right.values()) / len(pairs) >= 0.85, shares
+    assert min(shares.values()) >= 0.6, shares
+
+
+def test_given_tools_make_a_row_agentic() -> None:
+    text = "When is the next train from Bergen to Oslo?"
+    bare, tooled = label([text, text], tools=[None, [TOOL]])
+    assert tooled.domain == "agentic"
+    assert not tooled.unsure
+    assert "tools" in tooled.tags
+    assert "tools" not in bare.tags
+    assert "tools are given" in tooled.why
+
+
+def test_turns_show_what_the_opening_hides() -> None:
+    text = "Which of the two rivers is longer, the Glomma or the Göta älv?"
+    acted = [
+        {"role": "user", "content": text},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}],
+        },
+        {"role": "tool", "content": "Glomma: 621 km"},
+        {"role": "assistant", "content": "The Göta älv system is longer."},
+    ]
+    alone, with_turns = label([text, text], messages=[None, acted])
+    assert alone.domain == "encyclopedic"
+    assert with_turns.domain == "agentic"
+
+
+def test_a_summary_in_the_middle_of_a_text_is_no_request_for_one() -> None:
+    filler = "The council met and talked about the bridge. " * 30
+    text = f"Context: {filler}A summary of the talks was printed. {filler}\n\nQuestion: Who met?\nAnswer:"
+    assert label([text])[0].domain == "rag"
+
+
+def test_tags_name_programming_languages_turns_and_length() -> None:
+    turns = [
+        {"role": "user", "content": "Sort a list in Kotlin."},
+        {"role": "assistant", "content": "..."},
+        {"role": "user", "content": "Now in SQL."},
+    ]
+    first, second, third, fourth = label(
+        [
+            "Sort a list in Kotlin.",
+            "x" * 9000,
+            "```python\nprint(1)\n```\nWhat does this print?",
+            "Schreibe ein Gedicht über den Regen im Hafen.",
+        ],
+        messages=[turns, None, None, None],
+    )
+    assert first.tags == ("kotlin", "multi-turn")
+    assert second.tags == ("long",)
+    assert third.tags == ("code", "python")
+    assert fourth.tags == ("lang:de",)
+
+
+def test_a_label_does_not_depend_on_its_batch() -> None:
+    texts = [t for ts in EXAMPLES.values() for t in ts[:6]]
+    together = label(texts)
+    assert together == [label([t])[0] for t in texts]
+    assert together == label(texts[::-1])[::-1]
+
+
+def test_why_says_what_was_seen() -> None:
+    (said,) = label(["Translate into Danish: the kettle is on the stove."])
+    assert said.why.startswith("asks for a translation")
+    (nothing,) = label([""])
+    assert (nothing.domain, nothing.why) == ("other", "no readable request") or nothing.why.startswith(
+        "no readable request"
+    )
+
+
+def test_misaligned_lists_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 texts but 1 messages"):
+        label(["a", "b"], messages=[None])
+
+
+def test_no_texts_no_labels() -> None:
+    assert label([]) == []
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(max_size=400))
+@example("\ud800")
+@example("İ" * 50)
+def test_any_text_gets_one_of_the_twelve(text: str) -> None:
+    (got,) = label([text])
+    assert got.domain in DOMAINS
+    assert 1 / len(DOMAINS) - 1e-4 <= got.probability <= 1
+    assert got.why
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([" ", "a", "(", "/", "1 ", "$x", "a_", "\n", "if ", "write a ", "```", "\\frac"]),
+    st.integers(500, 4000),
+)
+def test_repeated_bits_cost_no_more_than_they_should(bit: str, n: int) -> None:
+    start = time.process_time()
+    label([bit * n])
+    assert time.process_time() - start < 2.0  # a pattern that backtracks without bound takes minutes
+
+
+def test_ruling_a_pattern_out_never_loses_a_match() -> None:
+    texts = [t.lower() for ts in EXAMPLES.values() for t in ts] + [t.lower() for _, t in FRESH]
+    if SHARED.exists():
+        for path in sorted(SHARED.glob("*/*.jsonl")):
+            lines = path.read_text(encoding="utf-8").splitlines()[::97]
+            for r in map(json.loads, lines):
+                texts.append(opening(r.get("messages") or [{"role": "user", "content": r["prompt"]}]).lower()[:2000])
+    hits = Counter()
+    for signal in SIGNALS:
+        if signal.pattern:
+            whole, search = re.compile(signal.pattern, re.M), domains._compile(signal.pattern)
+            for text in texts:
+                found = whole.search(text) is not None
+                hits[signal.name] += found
+                assert domains._occurs(search, text) == found, (signal.name, text[:200])
+    assert len(hits) > 50
+    assert sum(n > 0 for n in hits.values()) > 50  # the comparison has met matches
+
+
+def test_needed_strings_are_read_from_the_pattern() -> None:
+    assert needed(r"\b(?:write|draft) (?:an? )?e-?mail") == ("draft", "write")
+    assert needed(r"\d+ (?:cats)?") == ()
+    assert alternatives(r"a|b(c|d)|[|]e|\|f") == ["a", "b(c|d)", "[|]e", r"\|f"]
+
+
+def test_signals_are_well_formed() -> None:
+    names = [s.name for s in SIGNALS]
+    assert len(set(names)) == len(names)
+    assert {d for s in SIGNALS for d in s.weights} == set(DOMAINS)
+    assert {s.where for s in SIGNALS} <= {"all", "first", "last", "edges", "ends"}
+
+
+def test_weights_fit_the_signals_and_stay_small() -> None:
+    model = domains._model()
+    assert model.signals.shape == (len(SIGNALS), len(DOMAINS))
+    assert model.words.shape == (domains.BUCKETS, len(DOMAINS))
+    assert 0 < model.word_step < 1
+    assert 0.3 < model.sure_from < 0.95
+    assert domains.MODEL.stat().st_size <= 600_000
+
+
+def test_ten_thousand_labels_take_seconds() -> None:
+    texts = [t for ts in EXAMPLES.values() for t in ts]
+    texts = [f"{a}\n{b}" for a in texts for b in texts[:4]][:1000]
+    label(texts[:50])
+    start = time.process_time()
+    label(texts)
+    assert (
+        time.process_time() - start < 3.0
+    )  # 1,000 of about 60 words; a loaded machine is slow, a quadratic pattern slower
+
+
+def test_sources_of_the_shared_data_are_recognised() -> None:
+    """Not held out: this guards the shipped weights. The honest figures are printed by benchmarks/train_domains.py."""
+    if not SHARED.exists():
+        pytest.skip("shared data absent: ../shared/data")
+    accuracy = []
+    for path in sorted(SHARED.glob("*/*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = rows[:: max(1, len(rows) // 25)]
+        turns = [r.get("messages") or [{"role": "user", "content": r["prompt"]}] for r in rows]
+        got = label([opening(m) for m in turns], messages=turns)
+        accuracy.append(sum(g.domain == r["domain"] for g, r in zip(got, rows, strict=True)) / len(rows))
+    assert len(accuracy) == 37
+    assert sum(accuracy) / 37 >= 0.88
