@@ -26,6 +26,15 @@ def read_stream(path: Path, limits: Limits) -> Iterator[Record | Fault]:
         yield from _read(file, limits, batches(raw, 0, limits))
 
 
+def read_stream_behind(path: Path, start: int, limits: Limits) -> Iterator[Record | Fault]:
+    """Yield the rows of an IPC stream that begins in the middle of a file."""
+    import pyarrow as pa
+
+    with open(path, "rb") as raw, pa.OSFile(str(path)) as file:
+        file.seek(start)
+        yield from _read(file, limits, batches(raw, start, limits))
+
+
 def read_packed_stream(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of an IPC stream inside gzip, zstd, xz or bzip2."""
     import pyarrow as pa

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptkit.readers.fields import IDS, MASKS, first
-from promptkit.readers.packed import starts_of
+from promptkit.readers.packed import end_of, starts_of
 from promptkit.readers.records import BadRow, EmptyRow
 
 
@@ -124,13 +124,23 @@ def _same_length(found: int, key: str, n: int) -> None:
         raise BadRow(f"{key} has another length than the ids")
 
 
-def attention_of(fields: Mapping[str, Any], n: int) -> NDArray[np.bool_] | None:
-    """Return where the row is attended to; numbers above 1 tell the conversations of a packed row apart."""
+def attention_of(fields: Mapping[str, Any], n: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return where the row is attended to.
+
+    Numbers above 1 in the attention mask tell the conversations of a packed row apart. Packers pad with positions of 0
+    and may attend to the padding, so an unsupervised tail of such positions counts as padding too.
+    """
     value = fields.get("attention_mask")
-    if value is None:
-        return None
-    segments = _small_integers(value, n)
-    return zero_one(value, "attention_mask", n) if segments is None else segments > 0
+    segments = _small_integers(value, n) if value is not None else None
+    attention: NDArray[np.bool_] | None = None
+    if value is not None:
+        attention = zero_one(value, "attention_mask", n) if segments is None else segments > 0
+    positions = _small_integers(fields.get("position_ids"), n)
+    end = n if positions is None or mask is None else end_of(positions)
+    if end < n and mask is not None and not mask[end:].any():
+        attention = np.ones(n, np.bool_) if attention is None else attention.copy()
+        attention[end:] = False
+    return attention
 
 
 def packed_at(fields: Mapping[str, Any], ids: NDArray[np.int64], begins: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,7 +5,8 @@
                      "data_format": ["no_header_tensor:16", "str"], "item_loader": "PyTreeLoader", ...}}
     sample          u32 size of each leaf · the leaves          (written for its TokensLoader: nothing but ids)
 
-Leaves that are pickles, media or encrypted are never decoded.
+Rows with lists inside are, in recent versions, an Arrow file behind an empty table of offsets. Leaves that are pickles,
+media or encrypted are never decoded.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from promptkit.readers import arrow
 from promptkit.readers.chunks import open_chunk, samples, shaped, split
 from promptkit.readers.fields import is_sample, wanted
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
@@ -70,6 +72,9 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     only_ids = len(formats) == 1 and entry.get("dim") is not None
     stream = Stream.of(path, limits)
     sizes, _ = open_chunk(stream)
+    if len(sizes) and not sizes.any() and stream.some(6) == b"ARROW1":  # rows that hold lists: an Arrow file at the end
+        yield from arrow.read_stream_behind(path, 4 * (len(sizes) + 2) + 8, limits)
+        return
     for row, data in enumerate(samples(stream, sizes, limits)):
         try:
             if data is None:

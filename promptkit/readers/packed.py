@@ -28,7 +28,7 @@ def starts_of(
         zero = positions == 0
         # in a run of zeros only the first is a beginning; the others are padding
         at = np.flatnonzero(zero & ~np.concatenate([[False], zero[:-1]]))
-        at = at[at < _end(positions)]
+        at = at[at < end_of(positions)]
     elif segments is not None:
         at = np.flatnonzero(np.diff(segments, prepend=segments[:1] - 1) != 0)
         at = at[segments[at] > 0]
@@ -39,7 +39,7 @@ def starts_of(
     return tuple(at.tolist()) if len(at) > 1 else ()
 
 
-def _end(positions: NDArray[Any]) -> int:
+def end_of(positions: NDArray[Any]) -> int:
     """Return where a tail of zeros begins: one zero alone may be a conversation of one token, two are padding."""
     other = np.flatnonzero(positions)
     end = int(other[-1]) + 1 if len(other) else 1

@@ -32,7 +32,7 @@ def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterab
         raise EmptyRow(f"status {fields['status']}: the answer was never generated")
     ids = ids_of(fields)
     mask = None if ids is None else mask_of(fields, len(ids))
-    attention = None if ids is None else attention_of(fields, len(ids))
+    attention = None if ids is None else attention_of(fields, len(ids), mask)
     starts = () if ids is None else packed_at(fields, ids, limits.hints.begins)
     if starts:
         remarks.append("cut out of a packed row")

@@ -1,0 +1,114 @@
+"""Files made by the libraries whose formats we read; each test runs where its library is installed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from test_readers import good, reasons
+
+from promptkit.readers import find_shards, read
+
+ROWS = [([5, 6, 7], [0, 0, 1]), ([0, 163586, 9, 9], [0, 1, 1, 0]), ([1], [1])]
+HI = [{"role": "user", "content": "Grüße 🙂 你好"}, {"role": "assistant", "content": "Ho"}]
+
+
+def all_rows(root):
+    tree = find_shards(root)
+    items = [item for shard in tree.shards for item in read(tree.root, shard)]
+    assert reasons(items) == []
+    assert {a.status for a in tree.account} <= {"skipped"}
+    return good(items)
+
+
+def ids_and_masks(records):
+    return [(r.ids.tolist(), r.mask.astype(int).tolist()) for r in records]
+
+
+def test_mosaicml_streaming(tmp_path):
+    streaming = pytest.importorskip("streaming", exc_type=Exception)
+    columns = {"input_ids": "ndarray:int32", "loss_mask": "ndarray", "messages": "json", "id": "str", "n": "int"}
+    for compression in (None, "zstd:3", "gz"):
+        out = tmp_path / str(compression).replace(":", "")
+        with streaming.MDSWriter(out=str(out), columns=columns, compression=compression, size_limit=400) as writer:
+            for k, (ids, mask) in enumerate(ROWS):
+                writer.write({"input_ids": np.array(ids, np.int32), "loss_mask": np.array(mask, np.uint8),
+                              "messages": HI, "id": f"s{k}", "n": k})  # fmt: skip
+        records = all_rows(out)
+        assert ids_and_masks(records) == ROWS
+        assert [(r.id, r.messages) for r in records] == [(f"s{k}", HI) for k in range(3)]
+
+
+def test_litdata(tmp_path):
+    pytest.importorskip("litdata", exc_type=Exception)
+    torch = pytest.importorskip("torch")
+    from litdata.streaming.item_loader import TokensLoader
+    from litdata.streaming.writer import BinaryWriter
+
+    def save(name, rows, **options):
+        writer = BinaryWriter(str(tmp_path / name), chunk_size=2, **options)
+        for k, row in enumerate(rows):
+            writer[k] = row
+        writer.done()
+        writer.merge()
+        return all_rows(tmp_path / name)
+
+    tokens = save("tokens", [torch.tensor(i, dtype=torch.int32) for i, _ in ROWS], item_loader=TokensLoader())
+    assert [r.ids.tolist() for r in tokens] == [i for i, _ in ROWS]
+    dicts = save("dicts", [{"input_ids": torch.tensor(i), "loss_mask": np.array(m), "text": "é", "n": 1.5} for i, m in ROWS])
+    assert ids_and_masks(dicts) == ROWS
+    assert [r.text for r in dicts] == ["é"] * 3
+    lists = save("lists", [{"input_ids": i, "messages": json.dumps(HI)} for i, _ in ROWS])
+    assert [r.ids.tolist() for r in lists] == [i for i, _ in ROWS]
+    assert lists[0].messages == HI
+
+
+@pytest.mark.parametrize("token_size", [2, 4])
+def test_datatrove(token_size, tmp_path):
+    tokenizer = pytest.importorskip("datatrove.pipeline.tokens.tokenizer", exc_type=Exception)
+    rows = [(ids, mask) for ids, mask in ROWS if max(ids) < 1 << 8 * token_size]
+    file = tokenizer.TokenizedFile(
+        str(tmp_path), "00000_x.ds", save_loss_metadata=True, tokenizer_name_or_path="moonshotai/Kimi-K2.5",
+        save_final_metadata=True, token_size=token_size,
+    )  # fmt: skip
+    for ids, mask in rows:
+        file.write(ids, np.array(mask, bool))
+    file.close()
+    assert ids_and_masks(all_rows(tmp_path)) == rows
+    assert find_shards(tmp_path).evidence["tokenizer"] == "moonshotai/Kimi-K2.5"
+
+
+def test_webdataset(tmp_path):
+    webdataset = pytest.importorskip("webdataset", exc_type=Exception)
+    for name in ("a.tar", "b.tar.gz"):
+        with webdataset.TarWriter(str(tmp_path / name)) as sink:
+            for k, (ids, mask) in enumerate(ROWS):
+                sink.write({"__key__": f"{k:04d}", "input_ids.npy": np.array(ids), "loss_mask.npy": np.array(mask, np.int8),
+                            "json": {"messages": HI}, "cls": k})  # fmt: skip
+    records = all_rows(tmp_path)
+    assert ids_and_masks(records) == ROWS * 2
+    assert [(r.id, r.messages) for r in records] == [(f"{k:04d}", HI) for k in range(3)] * 2
+
+
+def test_numpy(tmp_path):
+    ids, mask = np.arange(12).reshape(3, 4), np.arange(12).reshape(3, 4) % 2
+    np.savez(tmp_path / "a.npz", input_ids=ids, loss_mask=mask)
+    np.savez_compressed(tmp_path / "b.npz", input_ids=ids, loss_mask=mask)
+    np.save(tmp_path / "c_input_ids.npy", ids.astype(">u2"))
+    np.save(tmp_path / "c_loss_mask.npy", mask.astype(bool))
+    assert ids_and_masks(all_rows(tmp_path)) == list(zip(ids.tolist(), mask.tolist(), strict=True)) * 3
+
+
+def test_datasets_prepared_by_trainers(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    row = {"input_ids": [1, 7, 8, 2, 1, 9, 2, 0, 0], "labels": [-100, -100, 8, 2, -100, 9, 2, -100, -100]}
+    axolotl = {**row, "position_ids": [0, 1, 2, 3, 0, 1, 2, 0, 0], "attention_mask": [1] * 9}
+    factory = {**row, "attention_mask": [1, 1, 1, 1, 2, 2, 2, 0, 0]}
+    expected = [([1, 7, 8, 2], [0, 0, 1, 1]), ([1, 9, 2], [0, 1, 1])]
+    for name, stored in (("last_run_prepared", axolotl), ("tokenized", factory)):
+        datasets.Dataset.from_list([stored, stored]).save_to_disk(str(tmp_path / name))
+        records = all_rows(tmp_path / name)
+        assert [r.row for r in records] == [0, 1, 2, 3]
+        attended = [(r.ids[r.attention].tolist(), r.mask[r.attention].astype(int).tolist()) for r in records]
+        assert attended == expected * 2
