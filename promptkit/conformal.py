@@ -1,20 +1,24 @@
 """Typicality: does a text belong to the mix? A conformal p-value, uniform on rows of the mix itself.
 
-    token ids -> closeness, cross-entropy -> oddness -> p among all held-out rows, p among those of its cluster
-              -> the larger of the two -> ranked once more -> typicality
+    token ids, domain masses -> closeness, cross-entropy, affinity -> oddness -> p among held-out rows = typicality
 
-*Oddness* is the sum of the text's ranks, among held-out rows, in distance (low closeness) and in cross-entropy; beyond
-the range of the held-out rows farther is farther. Held-out rows fitted neither the neighbours nor the trigram model, so
-under the null a text is exchangeable with them, and p = (1 + #{held-out at least as odd}) / (1 + held-out) (Vovk,
-Gammerman and Shafer 2005). The second p is Mondrian: within the cluster. A text belongs if it is typical of the mix,
-*or* of its own region of the mix; the larger of two p-values is too large to be uniform, so it is ranked once more
-among the same quantity of the held-out rows.
+*Oddness* is the sum of the text's ranks, among held-out rows, in distance (low closeness), in cross-entropy and, at
+half weight, in foreignness of domain (low affinity); beyond the range of the held-out rows farther is farther. From
+it is taken half of what is usual in the text's own region of the mix: the median oddness of the held-out rows of its
+cluster. So a rare but legitimate region is not foreign, and a tight one does not hide its odd rows. Held-out rows
+fitted neither the neighbours nor the trigram model, so under the null a text is exchangeable with them, and
+p = (1 + #{held-out at least as odd}) / (1 + held-out) (Vovk, Gammerman and Shafer 2005).
 
-A text claims a region only where at least 4 of its 10 nearest rows are of that cluster; else the first p stands alone,
+*Affinity* is the logarithm of the mix's share of the text's domains: sum over domains of P(domain | text) times the
+share of the mix in that domain. Words alone find "a guide to B-trees" as far from code as "the economic implications
+of AI": both are essays in words that no training row uses. On 13 coding and agentic sources against 18 foreign ones
+affinity at half weight raised the mean AUC from 0.983 to 0.991 and the share of foreign prompts flagged from 0.94 to
+0.97, and lowered the share of HumanEval and MBPP flagged, which are of the mix's domains, from 0.40 and 0.47 to 0.12
+and 0.15. Larger weights pass whole sources whose domain the mix has.
+
+A text lies in a region only where at least 4 of its 10 nearest rows are of that cluster; else nothing is taken off,
 for held-out rows as for candidates. Every text has *a* nearest centroid, and what the vectors cannot express lands in
-the loosest cluster, whose own rows are all odd. Over 24 splits and clusterings of 13 real sources against 18 foreign
-ones, the rule without this has a mean AUC of 0.973 and let a whole foreign source pass in three (worst AUC 0.75); with
-it 0.982 and 0.93. (4 was chosen among 2..9 on these splits; between 3 and 5 little changes.)
+the loosest cluster, whose own rows are all odd.
 
 Regimes:  split   one model, fitted on the rows that are not held out;
           cross   few rows: 5 folds, each row held out once, five models (cross-conformal, Vovk 2015);
@@ -41,6 +45,8 @@ MIN_HELDOUT = 400  # fewer held-out rows than this: cross-conformal
 MIN_GROUP = 40  # a cluster with fewer held-out rows is joined with its nearest
 N_FOLDS = 5
 MIN_AGREEMENT = 0.4  # share of the nearest rows that must be of a text's own cluster
+AFFINITY_WEIGHT = 0.5
+REGION_SHARE = 0.5  # of what is usual in a region that is taken off
 
 
 @dataclass(frozen=True)
@@ -80,21 +86,13 @@ class View:
         self._group = np.where(arrays["in_region"], self._group_of[clusters], -1).astype(np.int64)
         self._rank_distance = _Rank(-self.closeness)
         self._rank_bits = _Rank(self.cross_entropy)
-        self.oddness = self._odd(self.closeness, self.cross_entropy)
-        self._sorted = {
-            (f, g): np.sort(self.oddness[(self.fold == f) & ((self._group == g) | (g < 0))])
-            for f in range(len(self.profiles))
-            for g in range(-1, int(self._group_of.max(initial=-1)) + 1)
-        }
+        self._rank_affinity = _Rank(-np.asarray(arrays["affinity"])) if "affinity" in arrays else None
+        raw = self._odd(self.closeness, self.cross_entropy, arrays.get("affinity"))
+        self._usual = self._usual_oddness(raw)
+        self.oddness = self._less_usual(raw, self._group)
+        self._sorted = [np.sort(self.oddness[self.fold == f]) for f in range(len(self.profiles))]
         # A held-out row is ranked among the others: the "1 +" of the p-value is the row itself.
-        everyone = _share_at_least(np.sort(self.oddness), self.oddness)
-        among = np.zeros(len(everyone))
-        for g in np.unique(self._group[self._group >= 0]):
-            own = self._group == g
-            among[own] = _share_at_least(np.sort(self.oddness[own]), self.oddness[own])
-        self._larger = np.round(np.maximum(everyone, among), 12)
-        self._larger_sorted = np.sort(self._larger)
-        self.p = np.searchsorted(self._larger_sorted, self._larger, side="right") / max(len(self.rows), 1)
+        self.p = _share_at_least(np.sort(self.oddness), self.oddness)
 
     @property
     def profile(self) -> LexicalProfile:
@@ -117,6 +115,7 @@ class View:
         clusters: NDArray[np.int64],
         centroids: NDArray[np.float32],
         n_vocab: int,
+        affinity: NDArray[np.float64] | None = None,
         threads: int = 1,
     ) -> View:
         """Fit on token ids, one entry per sample row in `rows`.
@@ -151,6 +150,8 @@ class View:
             "in_region": in_region[calibration],
             **fitted,
         }
+        if affinity is not None:
+            arrays["affinity"] = np.asarray(affinity, dtype=np.float64)[calibration]
         return cls(profiles, arrays)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -162,11 +163,13 @@ class View:
         ids: Sequence[Ids],
         clusters: NDArray[np.int64],
         *,
+        affinity: NDArray[np.float64] | None = None,
         exclude_units: NDArray[np.int64] | None = None,
         threads: int = 1,
     ) -> TypicalityResult:
-        """Return how typical m texts are, given as token ids with their clusters (m,).
+        """Return how typical m texts are, given as token ids with their clusters (m,) and domain affinities (m,).
 
+        A view that was fitted with affinities needs them.
         A text that belongs to a unit of the mix (`exclude_units`, -1: none) is scored without that unit: not among the
         neighbours, not in the counts, not among the held-out rows. Each text is scored on its own, to the last bit.
         """
@@ -185,7 +188,7 @@ class View:
             np.where(_in_region(n, self._a[f"fit_clusters_{f}"], clusters), self._group_of[clusters], -1)
             for f, n in enumerate(found)
         ]
-        typicality = self._typicality(closeness, bits, groups, exclude)
+        typicality = self._typicality(closeness, bits, affinity, groups, exclude)
         return TypicalityResult(
             typicality, np.round(closeness.mean(axis=0), 6), np.round(bits.mean(axis=0), 6), nearest, cosine
         )
@@ -194,6 +197,7 @@ class View:
         self,
         closeness: NDArray[np.float64],
         bits: NDArray[np.float64],
+        affinity: NDArray[np.float64] | None,
         groups: Sequence[NDArray[np.int64]],
         exclude: NDArray[np.int64],
     ) -> NDArray[np.float64]:
@@ -201,35 +205,49 @@ class View:
         m, h = closeness.shape[1], len(self.rows)
         if not h:
             return np.full(m, np.nan)
-        odd = np.stack([self._odd(c, b) for c, b in zip(closeness, bits, strict=True)])
         # Under five models a text may lie in its region for some only; the region counts where most say so.
         group = np.max(groups, axis=0)
         group[np.mean([g >= 0 for g in groups], axis=0) < 0.5] = -1
-        odder, odder_near = np.zeros(m), np.zeros(m)
-        for f in range(len(odd)):
-            odder += _n_at_least(self._sorted[f, -1], odd[f])
-            for g in np.unique(group[group >= 0]):
-                own = group == g
-                odder_near[own] += _n_at_least(self._sorted[f, int(g)], odd[f, own])
-        n = np.full(m, float(h))
-        sizes = np.bincount(self._group[self._group >= 0], minlength=int(self._group_of.max()) + 1)
-        n_near = sizes[np.maximum(group, 0)].astype(np.float64)
-        twins = [np.flatnonzero(self._units == e) if e >= 0 else np.zeros(0, dtype=np.int64) for e in exclude]
-        for i, held in enumerate(twins):
-            beyond = self.oddness[held] >= odd[self.fold[held], i]
-            same = self._group[held] == group[i]
-            odder[i], n[i] = odder[i] - beyond.sum(), n[i] - len(held)
-            odder_near[i], n_near[i] = odder_near[i] - (beyond & same).sum(), n_near[i] - same.sum()
-        among = np.where(group >= 0, (1 + odder_near) / (1 + np.maximum(n_near, 0)), 0.0)
-        larger = np.round(np.maximum((1 + odder) / (1 + n), among), 12)
-        below = np.searchsorted(self._larger_sorted, larger, side="right").astype(np.float64)
-        for i, held in enumerate(twins):
-            below[i] -= (self._larger[held] <= larger[i]).sum()
-        typicality: NDArray[np.float64] = (1 + below) / (1 + n)
+        odd = np.stack(
+            [self._less_usual(self._odd(c, b, affinity), group) for c, b in zip(closeness, bits, strict=True)]
+        )
+        odder, n = np.zeros(m), np.full(m, float(h))
+        for f, held_out in enumerate(self._sorted):
+            odder += _n_at_least(held_out, odd[f])
+        for i, unit in enumerate(exclude):
+            if unit >= 0:
+                held = np.flatnonzero(self._units == unit)
+                odder[i] -= (self.oddness[held] >= odd[self.fold[held], i]).sum()
+                n[i] -= len(held)
+        typicality: NDArray[np.float64] = (1 + odder) / (1 + n)
         return typicality
 
-    def _odd(self, closeness: NDArray[np.float64], bits: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.round(self._rank_distance(-closeness) + self._rank_bits(bits), 6)
+    def _odd(
+        self,
+        closeness: NDArray[np.float64],
+        bits: NDArray[np.float64],
+        affinity: NDArray[np.float64] | None,
+    ) -> NDArray[np.float64]:
+        odd = self._rank_distance(-closeness) + self._rank_bits(bits)
+        if self._rank_affinity is not None:
+            if affinity is None:
+                raise ValueError("this view was fitted with domain affinities: pass `affinity`, one value per text")
+            odd = odd + AFFINITY_WEIGHT * self._rank_affinity(-np.asarray(affinity))
+        return np.round(odd, 6)
+
+    def _usual_oddness(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return, per group, its median oddness less that of all held-out rows."""
+        n_groups = int(self._group_of.max(initial=-1)) + 1
+        of_all = np.median(raw) if len(raw) else 0.0
+        usual = np.zeros(n_groups, dtype=np.float64)
+        for g in np.unique(self._group[self._group >= 0]):
+            usual[g] = round(float(np.median(raw[self._group == g]) - of_all), 6)
+        return usual
+
+    def _less_usual(self, raw: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.float64]:
+        taken = np.append(self._usual, 0.0)[group]  # group -1 finds the 0 at the end
+        less: NDArray[np.float64] = np.round(raw - REGION_SHARE * taken, 6)
+        return less
 
 
 class _Rank:

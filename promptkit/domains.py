@@ -17,6 +17,7 @@ where it errs. A long text is judged by its first `HEAD` and last `TAIL` charact
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import re
 import zlib
@@ -349,7 +350,19 @@ def _model() -> _Model:
         )  # fmt: skip
 
 
-def _decide(read: list[_Reading], codes: list[str]) -> list[Label]:
+def masses(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Return P(domain | text) by the text alone, (n, len(DOMAINS)) rows summing to one; the same in any batch."""
+    parts = [_posterior([_read(t, None, None) for t in texts[i : i + 512]]) for i in range(0, len(texts), 512)]
+    return np.concatenate(parts) if parts else np.zeros((0, len(DOMAINS)))
+
+
+def identity() -> str:
+    """Return what tells this labeller from another version of it: the hash of its rules and trained weights."""
+    rules_ = repr([(s.name, s.pattern, s.words, sorted(s.weights.items())) for s in SIGNALS])
+    return hashlib.sha256(rules_.encode() + (MODEL.read_bytes() if MODEL.exists() else b"")).hexdigest()[:16]
+
+
+def _posterior(read: list[_Reading]) -> NDArray[np.float64]:
     model = _model()
     S = np.array([r.signals for r in read], dtype=np.int64)
     logits = (S @ model.signals / _STEPS + model.bias) / 256
@@ -358,9 +371,15 @@ def _decide(read: list[_Reading], codes: list[str]) -> list[Label]:
             total = model.words[list(r.hashed)].sum(axis=0, dtype=np.int64)
             logits[i] += total * (model.word_step / math.sqrt(len(r.hashed)))
     logits = np.round(logits / model.temperature, 6)
-    best = logits.argmax(axis=1)
     P = np.exp(logits - logits.max(axis=1, keepdims=True))
     P /= P.sum(axis=1, keepdims=True)
+    return np.asarray(P, dtype=np.float64)
+
+
+def _decide(read: list[_Reading], codes: list[str]) -> list[Label]:
+    model = _model()
+    P = _posterior(read)
+    best = np.round(P, 9).argmax(axis=1)
     out = []
     for i, (r, code) in enumerate(zip(read, codes, strict=True)):
         p = round(float(P[i, best[i]]), 4)

@@ -285,7 +285,7 @@ def build(
         assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
-            embedder=embedder, weight=weight, seed=seed, label=domains.label, threads=threads, progress=progress,
+            embedder=embedder, weight=weight, seed=seed, label=domains.label, masses=domains.masses, threads=threads, progress=progress,
         )  # fmt: skip
         del summary, frame
         rows, score, more = packing.pack_rows(

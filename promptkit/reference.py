@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, "int | None"], None]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "reference.json"
 WEIGHTS = ("rows", "tokens")
 _SKETCH = 64  # smallest hashes of word 5-grams kept per row
@@ -70,11 +70,12 @@ class Reference:
         sample: Callable[[], pl.DataFrame],
         tokenizer: Callable[[], Tokenizer],
         embedder: Any = None,
+        masses: Any = None,
         fingerprint: str = "",
         path: str | None = None,
     ) -> None:
         self._arrays, self._profile, self._sample, self._tokenizer = arrays, profile, sample, tokenizer
-        self._given_embedder = embedder
+        self._given_embedder, self._masses = embedder, masses
         self._fingerprint, self.path = fingerprint, path
         self.recipe: dict[str, Any] = profile["recipe"]
         self.counts: dict[str, Any] = profile["counts"]
@@ -164,6 +165,22 @@ class Reference:
         if isinstance(self.embedder, embedders.Lsa) and ids is not None:
             return self.embedder.transform(ids)
         return embedders.embed(self.embedder, texts)
+
+    def affinity(self, texts: Sequence[str]) -> NDArray[np.float64] | None:
+        """Return how much of the mix lies in each text's domains, as a logarithm (m,); None where it was not fitted."""
+        if "domain_mass" not in self._arrays:
+            return None
+        masses = self._masses
+        if masses is None:
+            from promptkit import domains
+
+            masses = domains.masses
+            if self._profile["labeller"] != domains.identity():
+                raise IntegrityError(
+                    f"{self.path}: fitted with another domain labeller, or another version of it",
+                    hint="build the reference again with this promptkit",
+                )
+        return _affinity(np.asarray(masses(texts), dtype=np.float64), np.asarray(self._arrays["domain_mass"]))
 
     def assign(self, X: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the cluster of each row of X, int64 (m,); vectors are rounded first, so near ties are stable."""
@@ -271,6 +288,7 @@ def fit(
     seed: int = 0,
     n_clusters: int = regions.N_CLUSTERS,
     label: Callable[..., Any] | None = None,
+    masses: Callable[[Sequence[str]], NDArray[np.float64]] | None = None,
     groups: NDArray[np.int64] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
@@ -285,6 +303,8 @@ def fit(
         supervised_tokens` of the whole mix, makes the shares of sources exact.
     weight : "rows" or "tokens" (supervised tokens): what the shares represent.
     label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`; None calls every row "other".
+    masses : callable `texts -> P(domain | text)`, (n, number of domains), from the text alone; makes typicality see
+        domains (`conformal`). Only `promptkit.domains.masses` survives saving; None leaves domains out.
     groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
 
     Raises InputError for a frame without rows or without weight, UsageError for an unknown weight or embedder.
@@ -338,7 +358,8 @@ def fit(
     say("fit prompts", 0, len(texts))
     shared: Any = {"centroids": centroids, "n_vocab": tokenizer.n_vocab, "threads": threads}
     everyone = np.arange(len(texts), dtype=np.int64)
-    prompts = View.fit(ids, rows=everyone, folds=folds, units=units, clusters=cluster, **shared)
+    mass_of_mix, affinity = _affinities(texts, in_fit, weights, masses)
+    prompts = View.fit(ids, rows=everyone, folds=folds, units=units, clusters=cluster, affinity=affinity, **shared)
     answers = frame["response_text"].to_list()
     answered = np.array([i for i, a in enumerate(answers) if a and a.strip()], dtype=np.int64)
     responses = None
@@ -362,6 +383,8 @@ def fit(
         "templated": templated,
         "sketches": _sketches(texts),
     }
+    if mass_of_mix is not None:
+        arrays["domain_mass"] = mass_of_mix
     arrays |= {"text_hashes": hashes, "text_rows": order}
     arrays |= _view_arrays("prompts", prompts)
     if responses:
@@ -377,6 +400,7 @@ def fit(
         "template": template,
         "embedder": embedders.identity(model),
         "embedder_is_name": isinstance(embedder, str),
+        "labeller": _labeller(masses),
         "n_prompt_models": len(prompts.profiles),
         "n_response_models": len(responses.profiles) if responses else 0,
         "clusters": _cluster_table(X, centroids, cluster, units, texts, domain, weights, n_total),
@@ -386,7 +410,10 @@ def fit(
     profile = json.loads(canonical(profile))  # what is in memory is what a file would hold
     say("fitted", len(texts), len(texts))
     given = None if isinstance(embedder, str) else embedder
-    return Reference(arrays=arrays, profile=profile, sample=lambda: sample, tokenizer=lambda: tokenizer, embedder=given)
+    return Reference(
+        arrays=arrays, profile=profile, sample=lambda: sample, tokenizer=lambda: tokenizer, embedder=given,
+        masses=masses,
+    )  # fmt: skip
 
 
 def _units(texts: list[str], groups: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -418,6 +445,32 @@ def _weights(frame: pl.DataFrame, weight: str) -> NDArray[np.float64]:
     if not weights.sum():
         raise InputError("no row of the mix has supervised tokens to weigh it by", hint='use weight="rows"')
     return weights
+
+
+def _affinities(
+    texts: list[str], in_fit: NDArray[np.bool_], weights: NDArray[np.float64], masses: Any
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Return the mix's mass per domain, over the rows that are not held out, and the affinity of each row."""
+    if masses is None:
+        return None, None
+    P = np.asarray(masses(texts), dtype=np.float64)
+    fitted = in_fit & (weights > 0) if (weights[in_fit] > 0).any() else in_fit
+    share = np.round(np.average(P[fitted], axis=0, weights=np.maximum(weights[fitted], 1e-12)), 9)
+    return share, _affinity(P, share)
+
+
+def _labeller(masses: Any) -> str | None:
+    """Return the identity of promptkit's own labeller, "custom" for another, None for none."""
+    if masses is None:
+        return None
+    from promptkit import domains
+
+    return domains.identity() if masses is domains.masses else "custom"
+
+
+def _affinity(P: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    affinity: NDArray[np.float64] = np.round(np.log((P * share).sum(axis=1) + 1e-9), 6)
+    return affinity
 
 
 def _labels(frame: pl.DataFrame, texts: list[str], label: Callable[..., Any] | None) -> tuple[list[str], list[bool]]:

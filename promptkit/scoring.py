@@ -296,7 +296,8 @@ def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
         raise InputError(f"embedder returned {len(X)} vectors for {len(texts)} texts")
     cluster = reference.assign(X)
     units = reference.find_units(texts)
-    seen = reference.prompts.typicality(ids, cluster, exclude_units=units)
+    affinity = reference.affinity(texts)
+    seen = reference.prompts.typicality(ids, cluster, affinity=affinity, exclude_units=units)
     labels = domains.label(texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts])
     known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
     own = [p.domain or label.domain for p, label in zip(prompts, labels, strict=True)]

@@ -16,7 +16,7 @@ def mix(n, *, rng, regions=3):
     return [(rng.zipf(1.6, rng.integers(4, 16)) % 25 + 25 * r).astype(np.int32) for r in region], region
 
 
-def view(n, *, rng, seed=0, regions=3):
+def view(n, *, rng, seed=0, regions=3, affinity=None):
     ids, region = mix(n, rng=rng, regions=regions)
     units = np.arange(n)
     return View.fit(
@@ -27,6 +27,7 @@ def view(n, *, rng, seed=0, regions=3):
         clusters=region,
         centroids=np.eye(regions, dtype=np.float32),
         n_vocab=N_VOCAB,
+        affinity=affinity,
     )
 
 
@@ -100,7 +101,7 @@ def test_below_a_hundred_rows_p_values_are_refused_but_neighbours_are_found():
 def test_farther_is_odder_beyond_all_held_out_rows(n):
     v = view(n, rng=np.random.default_rng(0))
     worst = v.oddness.max()
-    far = v._odd(np.array([0.0, 0.0]), v.cross_entropy.max() + np.array([1.0, 2.0]))
+    far = v._odd(np.array([0.0, 0.0]), v.cross_entropy.max() + np.array([1.0, 2.0]), None)
     assert worst <= far[0] < far[1]
 
 
@@ -140,3 +141,24 @@ def test_no_unit_is_split():
 def test_copies_of_a_few_texts_calibrate_nothing():
     assert set(folds_by_unit(np.zeros(5000, dtype=np.int64), seed=0).tolist()) == {-1}
     assert set(folds_by_unit(np.arange(5000) % 9, seed=0).tolist()) == {-1}
+
+
+def test_affinity_moves_typicality_of_texts_that_words_cannot_tell_apart():
+    ids, region = mix(1700, rng=np.random.default_rng(5))
+    affinity = np.random.default_rng(6).normal(size=1700)
+    v = view(1700, rng=np.random.default_rng(5), affinity=affinity)
+    same = [ids[0]] * 3
+    p = v.typicality(same, np.full(3, region[0]), affinity=np.array([3.0, 0.0, -9.0])).typicality
+    assert p[0] > p[1] > p[2]
+    with pytest.raises(ValueError, match="affinity"):
+        v.typicality(same, np.full(3, region[0]))
+
+
+def test_what_is_usual_in_a_region_is_half_taken_off():
+    v = view(1700, rng=np.random.default_rng(0))
+    raw = v._odd(v.closeness, v.cross_entropy, None)
+    for g in np.unique(v._group[v._group >= 0]):
+        own = v._group == g
+        taken = 0.5 * (np.median(raw[own]) - np.median(raw))
+        np.testing.assert_allclose(raw[own] - v.oddness[own], taken, atol=1e-5)
+    np.testing.assert_array_equal(v.oddness[v._group < 0], raw[v._group < 0])
