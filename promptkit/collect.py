@@ -192,10 +192,18 @@ def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[dict[str, list[t
         step = max(1, len(shards) // PROBE_SHARDS)
         for shard in shards[::step][:PROBE_SHARDS]:
             records = (r for r in readers.read(Path(tree.root), shard, limits=limits) if isinstance(r, readers.Record))
-            pairs = [(r.ids, r.mask) for r in itertools.islice(records, PROBE_ROWS) if r.ids is not None]
+            some = (r for r in itertools.islice(records, PROBE_ROWS) if r.ids is not None)
+            # what the attention mask leaves out is padding, perhaps thousands of ends of turns
+            pairs = [(r.ids, r.mask) if r.attention is None else _attended(r) for r in some]
             if pairs:
                 probes[shard.path] = pairs
     return probes, bool(probes)
+
+
+def _attended(record: readers.Record) -> tuple[Any, Any]:
+    from promptkit import templates
+
+    return templates.trim(record.ids, record.mask, record.attention, None, None)  # type: ignore[arg-type]
 
 
 def _unknown_share(pairs: list[tuple[Any, Any]], tokenizer: Tokenizer) -> float:

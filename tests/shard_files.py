@@ -167,8 +167,8 @@ def mds_array(values: list[int], code: int, dtype: str, *, typed: bool = True) -
     """An array without a fixed shape: [type] · dimensions and width of sizes · sizes · values."""
     return (
         (bytes([code]) if typed else b"")
-        + bytes([1 << 2 | 1])
-        + struct.pack("<H", len(values))
+        + bytes([1 << 2 | 2])
+        + struct.pack("<I", len(values))
         + np.array(values, dtype).tobytes()
     )
 

@@ -56,7 +56,9 @@ def test_litdata(tmp_path):
 
     tokens = save("tokens", [torch.tensor(i, dtype=torch.int32) for i, _ in ROWS], item_loader=TokensLoader())
     assert [r.ids.tolist() for r in tokens] == [i for i, _ in ROWS]
-    dicts = save("dicts", [{"input_ids": torch.tensor(i), "loss_mask": np.array(m), "text": "é", "n": 1.5} for i, m in ROWS])
+    dicts = save(
+        "dicts", [{"input_ids": torch.tensor(i), "loss_mask": np.array(m), "text": "é", "n": 1.5} for i, m in ROWS]
+    )
     assert ids_and_masks(dicts) == ROWS
     assert [r.text for r in dicts] == ["é"] * 3
     lists = save("lists", [{"input_ids": i, "messages": json.dumps(HI)} for i, _ in ROWS])
