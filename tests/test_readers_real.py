@@ -81,6 +81,21 @@ def test_datatrove(token_size, tmp_path):
     assert find_shards(tmp_path).evidence["tokenizer"] == "moonshotai/Kimi-K2.5"
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_megatron(dtype, tmp_path):
+    indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=Exception)
+    torch = pytest.importorskip("torch")
+    documents = [[[5, 6, 7]], [[0, 60000], [9, 9]], [[1]]]
+    builder = indexed.IndexedDatasetBuilder(str(tmp_path / "a_text_document.bin"), dtype=dtype)
+    for sentences in documents:
+        for ids in sentences:
+            builder.add_item(torch.tensor(ids))
+        builder.end_document()
+    builder.finalize(str(tmp_path / "a_text_document.idx"))
+    assert [r.ids.tolist() for r in all_rows(tmp_path)] == [sum(d, []) for d in documents]
+
+
 def test_webdataset(tmp_path):
     webdataset = pytest.importorskip("webdataset", exc_type=Exception)
     for name in ("a.tar", "b.tar.gz"):

@@ -152,6 +152,9 @@ def _directory(walk: _Walk, relative: str, depth: int, beside_arrow: bool = Fals
                 )
             elif beside_arrow and HIDDEN_STATES.fullmatch(name):
                 walk.account.append(FileAccount(path, "skipped", "hidden states of rows that the Arrow files hold"))
+            elif index is not None and index.refused and name == "index.json":
+                why = f"index.json names {index.refused} paths, not files"
+                walk.account.append(FileAccount(path, "failed", why))
             elif why := _served(name, names, index):
                 walk.account.append(FileAccount(path, "skipped", why))
             else:
@@ -233,16 +236,13 @@ def _index(walk: _Walk, relative: str, names: set[str]) -> Index | None:
     inside = f"{relative}/" if relative else ""
     for name in index.missing:
         walk.account.append(FileAccount(inside + name, "failed", "named by index.json, but missing"))
-    if index.refused:
-        why = f"index.json names {index.refused} paths, not files"
-        walk.account.append(FileAccount(f"{inside}index.json", "failed", why))
     return index
 
 
 def _served(name: str, names: set[str], index: Index | None) -> str | None:
     """Return why a file only serves others of its directory, None where it stands for itself."""
     if index is not None and name == "index.json":
-        return None if index.refused and not index.formats else f"index of {index.what} shards"
+        return f"index of {index.what} shards"
     if index is not None and name in index.copies:
         return "packed copy of a shard that lies beside it"
     return serves(name, names)
