@@ -203,11 +203,17 @@ class Reference:
         found[known] = units[exact_row[at[known]]]
         unknown = [i for i in np.flatnonzero(~known).tolist() if texts[i].strip()]
         grams = _gram_sets([texts[i] for i in unknown])
+        # One pass over the stored hashes for all texts, then a binary search for each.
         flat = np.asarray(stored).ravel()
+        at = np.flatnonzero(np.isin(flat, np.concatenate([g[:_SKETCH] for g in grams])) if grams else [])
+        at = at[np.argsort(flat[at], kind="stable")]
+        shared = flat[at]
         for i, own in zip(unknown, grams, strict=True):
-            if not len(own):
+            ends = [np.searchsorted(shared, own[:_SKETCH], side=side) for side in ("left", "right")]
+            if not len(own) or not (ends[1] > ends[0]).any():
                 continue
-            hits = np.bincount(np.flatnonzero(np.isin(flat, own[:_SKETCH])) // _SKETCH, minlength=len(stored))
+            runs = [at[low:high] for low, high in zip(*ends, strict=True) if high > low]
+            hits = np.bincount(np.concatenate(runs) // _SKETCH, minlength=len(stored))
             # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
             rows = np.flatnonzero((hits >= max(1, min(_SKETCH, len(own)) // 3)) & ~templated)
             rows = rows[np.argsort(-hits[rows], kind="stable")[:64]]
