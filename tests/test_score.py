@@ -522,6 +522,30 @@ def test_what_is_compared_is_the_opening(ref):
     assert found["typicality"].n_unique() == 1
 
 
+# ---------------------------------------------------------------------------------------------- two sets
+
+
+def test_two_sets_are_compared_by_their_distance_to_the_mix(ref):
+    near, also_near, far = texts(40, 90), texts(40, 91), texts(40, 92, ("shell",))
+    apart = scoring.compare(near, far, ref, draws=199)
+    assert apart.p_value < 0.05
+    assert apart.first < apart.second
+    assert apart.second == pytest.approx(scoring.score(far, ref, draws=99).excess, abs=0.03)
+    assert scoring.compare(near, also_near, ref, draws=199).p_value > 0.05
+
+
+def test_a_pack_with_a_few_prompts_swapped_is_compared_in_pairs(ref):
+    old = texts(40, 93)
+    new = old[:30] + texts(10, 94, ("trivia", "translate"))
+    paired = scoring.compare(old, new, ref, paired=True, draws=499)
+    assert paired.p_value < 0.05
+    assert scoring.compare(old, old, ref, paired=True, draws=99).p_value == 1.0
+    with pytest.raises(InputError, match="40 and 39 rows"):
+        scoring.compare(old, new[1:], ref, paired=True)
+    with pytest.raises(InputError, match="two prompts at least"):
+        scoring.compare(old, new[:1], ref)
+
+
 def test_alpha_is_where_belonging_ends():
     assert ALPHA == 0.05
     r = Rows(
