@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -15,6 +16,13 @@ from .app import shared
 from .console import Progress, Talk, snippet, some
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Caps of what one file may ask for (readers.Limits).
+CAPS = {
+    "record_bytes": "Most bytes of one row (default 64 MiB).",
+    "inflate_ratio": "Most bytes that one packed byte may become (default 200).",
+    "inflate_bytes": "Most bytes that one file may unpack to (default 64 GiB).",
+    "nesting": "Deepest JSON value (default 256).",
+}
 SHOWN = 20  # files listed in a table; --json lists all
 
 
@@ -30,8 +38,22 @@ def _fields(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> di
 
 
 def reading_options(command: F) -> F:
-    """Add the options of every command that reads a training directory."""
+    """Add the options of every command that reads a training directory; caps reach the command as `limits`."""
+
+    @wraps(command)
+    def limited(*args: Any, **options: Any) -> Any:
+        from promptkit.readers import Limits
+
+        given = {name: options.pop(name) for name in CAPS}
+        return command(*args, limits=Limits(**{k: v for k, v in given.items() if v is not None}), **options)
+
+    caps = [
+        click.option(f"--{name.replace('_', '-')}", type=click.IntRange(1), metavar="N", help=text)
+        for name, text in reversed(CAPS.items())
+    ]
+    wrapped = cast(F, limited)
     for option in (
+        *caps,
         click.option(
             "--max-bad-rows",
             type=click.FloatRange(0, 1),
@@ -60,8 +82,8 @@ def reading_options(command: F) -> F:
             help="Model directory, tiktoken.model, tokenizer.json or tiktoken name; default: found nearby.",
         ),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.command(

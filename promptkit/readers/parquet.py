@@ -43,16 +43,19 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
         for group in range(n_groups):
             n_rows = file.metadata.row_group(group).num_rows
             done = 0
+            why = "holds fewer rows than the footer counts"
             try:
                 _check_sizes(file.metadata.row_group(group), columns, limits)
                 for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False):
                     yield from records(batch, row + done, limits)
                     done += batch.num_rows
             except errors as error:
+                why = short(error)
+            if done != n_rows:
                 if not 0 <= n_rows - done <= 10_000_000:
-                    raise BadFile(f"damaged Parquet: {short(error)}") from error
+                    raise BadFile(f"damaged Parquet: {why}")
                 for lost in range(row + done, row + n_rows):
-                    yield Fault(lost, "failed", f"damaged Parquet row group: {short(error)}")
+                    yield Fault(lost, "failed", f"damaged Parquet row group: {why}")
             row += n_rows
 
 
