@@ -222,37 +222,35 @@ def _choose(
     """Select under quotas; where two chosen prompts are near-duplicates in full, drop the later and choose again."""
     from promptkit import leakage, selection
 
-    X = reference.X
-    mapped = _kernel(reference, seed)
+    mapped = selection.landmark_features(reference.X, seed=seed)
     weight = reference.sample["weight"].to_numpy()
-    target = np.average(mapped(X).astype(np.float64), axis=0, weights=weight)
+    of_mix = mapped(reference.X)
+    target = np.average(of_mix, axis=0, weights=weight)
     own = [e.row for e in eligible]
-    pool_X = X[own] if own[0] >= 0 else reference.embed([e.text for e in eligible])
-    F = mapped(pool_X)
+    F = of_mix[own] if own[0] >= 0 else mapped(reference.embed([e.text for e in eligible]))
+    del of_mix
     shares = {d["domain"]: float(d["share"]) for d in reference.domains.to_dicts()}
     extra, extra_target = _lengths(reference, eligible, weight)
-    excluded: set[int] = set()
+    exclude = np.zeros(len(eligible), dtype=bool)
+    groups = np.array([e.group for e in eligible], np.int64)
     chosen: NDArray[np.int64] = np.zeros(0, np.int64)
     for _ in range(ROUNDS):
         if progress:
             progress("select", 0, size)
-        left = np.array([i for i in range(len(eligible)) if i not in excluded], np.int64)
-        picked = selection.select(
-            F[left], target, k=min(size, len(left)),
-            domains=[eligible[i].domain for i in left], quotas=selection.quotas(shares, size),
-            extra=LENGTH_WEIGHT * extra[left], extra_target=LENGTH_WEIGHT * extra_target,
-            groups=np.array([eligible[i].group for i in left], np.int64), seed=seed,
+        chosen = selection.select(
+            F, target, k=size, domains=[e.domain for e in eligible], quotas=selection.quotas(shares, size),
+            extra=LENGTH_WEIGHT * extra, extra_target=LENGTH_WEIGHT * extra_target, groups=groups, exclude=exclude,
+            seed=seed,
         )  # fmt: skip
-        chosen = left[picked]
         whole = ["\n\n".join(m["content"] for m in eligible[i].prompt.messages) for i in chosen]
         twins = leakage.near_duplicate_groups(whole)
         first: dict[int, int] = {}
         again = [i for i, g in zip(chosen.tolist(), twins.tolist(), strict=True) if first.setdefault(g, i) != i]
         if not again:
             break
-        excluded.update(again)
+        exclude[again] = True
     else:
-        chosen = np.array([i for i in chosen.tolist() if i not in excluded], np.int64)
+        chosen = chosen[~exclude[chosen]]
     if progress:
         progress("select", len(chosen), size)
     missing = sorted(
@@ -261,14 +259,6 @@ def _choose(
     if missing:
         notes.append("no eligible prompt of: " + ", ".join(missing))
     return [eligible[i] for i in chosen]
-
-
-def _kernel(reference: Reference, seed: int) -> Any:
-    """Return the random features of Gaussian kernels at three bandwidths: the kernels that the test uses."""
-    from promptkit import distances
-
-    b = distances.median_squared_distance(reference.X)
-    return distances.fourier(reference.X.shape[1], [b, b / 2, b / 4], n_features=256, seed=seed)
 
 
 def _lengths(
