@@ -186,7 +186,7 @@ def fourier(
     variance, at no cost later.
     """
     rng = np.random.default_rng(seed)
-    rows: list[Matrix] = []
+    rows: list[Matrix] = [] if d else [np.zeros(((n_features + 1) // 2, 0))]
     while sum(map(len, rows)) < (n_features + 1) // 2:
         Q, R = np.linalg.qr(rng.standard_normal((d, d)))
         rows.append((Q * np.sign(np.diag(R))).T * np.sqrt(rng.chisquare(d, size=d))[:, None])

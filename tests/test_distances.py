@@ -170,6 +170,11 @@ def test_features_of_several_bandwidths_are_those_of_each():
     np.testing.assert_array_equal(F[:, 64:], ds.features(X, seed=3, bandwidth2=0.25, n_features=64))
 
 
+def test_vectors_without_dimensions_are_all_alike():
+    F = ds.features(np.zeros((3, 0)), n_features=8)
+    np.testing.assert_allclose(F @ F.T, 1.0, atol=1e-6)
+
+
 def test_mmd_by_features_is_near_the_exact_one():
     X, Y = cloud(80, 8), cloud(200, 8, shift=0.6, seed=1)
     assert ds.mmd2_features(X, Y, n_features=4096) == pytest.approx(ds.mmd2(X, Y), rel=0.1)

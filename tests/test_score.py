@@ -456,6 +456,15 @@ def test_identical_prompts_are_a_set_of_one_text(ref):
     assert [p for p in s.prompts["influence"] if p is None] == []
 
 
+def test_a_mix_without_words_still_gives_an_answer():
+    blank = frame(120, 0).with_columns(pl.lit("?").alias("text"))
+    ref = reference.fit(blank, tokenizer=load_tokenizer("words"), label=label)
+    s = scoring.score(["?", "Fix this bug", "find files"], ref, draws=99)
+    assert s.n == 3
+    assert not s.prompts["belongs"][1]
+    json.dumps(s.to_json(), allow_nan=False)
+
+
 def test_long_short_and_strange_prompts_get_values(ref):
     strange = ["x", "word " * 20_000, "日本語のテキストです。", "\U0001f600", "def", "a\x00b", "\u202eevil"]
     s = scoring.score(strange, ref, draws=99)
