@@ -256,7 +256,8 @@ def share(value: np.ndarray, where: np.ndarray, of: np.ndarray | None = None) ->
 def calibrate(rows: Rows, Z: np.ndarray, only: np.ndarray) -> tuple[float, float]:
     """Return (temperature, sure_from), chosen on held-out sources that each weigh the same.
 
-    The temperature minimises the log loss. `sure_from` is the lowest probability from which 9 of 10 labels are right.
+    The temperature minimises the log loss. `sure_from` is the lowest probability from which 9 of 10 labels are right,
+    and 2 of 3 of those just above it.
     """
     source = np.array(rows.source)
     w = one_over_size(source, only)
@@ -268,9 +269,12 @@ def calibrate(rows: Rows, Z: np.ndarray, only: np.ndarray) -> tuple[float, float
     temperature = min((round(0.5 + 0.05 * i, 2) for i in range(60)), key=nll)
     P = softmax(Z / temperature)
     p, right = P.max(axis=1), P.argmax(axis=1) == rows.y
-    sure_from = next(
-        (t / 100 for t in range(20, 100) if (w * right)[p >= t / 100].sum() >= 0.9 * w[p >= t / 100].sum()), 0.9
-    )
+
+    def good(t: float) -> bool:
+        near = (p >= t) & (p < t + 0.1)
+        return share(w * right, p >= t, w) >= 0.9 and share(w * right, near, w) >= 2 / 3
+
+    sure_from = next((t / 100 for t in range(20, 100) if good(t / 100)), 0.9)
     print(f"\ntemperature {temperature}, sure from p = {sure_from}; log loss {nll(temperature):.3f}")
     sure = p >= sure_from
     print(f"  sure {share(w, sure):.0%} of rows, of them right {share(w * right, sure, w):.0%}")

@@ -13,6 +13,7 @@ verbs are looked for at the edges of a text only.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -218,7 +219,7 @@ SIGNALS: tuple[Signal, ...] = (
         r"(?<![\w'\"])\d*[a-z](?:\^|²|³| ?\*\* ?)?\d? ?[+=−-] ?\d+[a-z]?\b(?!['\"])|\bf\(x\)|\bx \+ |= ?0\b"
         r"|\^\{?\d|√|∑|∫|≤|≥|∠",
     ),
-    Signal("arithmetic", "arithmetic", {_M: 1.3, _R: 0.3}, r"\d ?[+×*÷] ?\d|\(\d+ ?[-+*/]|\d+ ?[-/] ?\d+ ?=|\d% of"),
+    Signal("arithmetic", "arithmetic", {_M: 1.3, _R: 0.3}, r"[0-9] ?[+×*÷] ?\d|\(\d+ ?[-+*/]|\d+ ?[-/] ?\d+ ?=|\d% of"),
     Signal(
         "math_words", "mathematical words", {_M: 1.6},
         words="triangle, equation, equations, polynomial, integer, integers, positive integer, real number, "
@@ -241,7 +242,7 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     Signal(
         "number_options", "options that are numbers", {_M: 2.0, _R: -0.3},
-        r"(?:^|[\s:(])[a-e]\) ?[$₹rs. ]*\d[\d,./:%√]*\s*(?:\w+ )?[b-e]\)",
+        r"(?<![a-z0-9])[a-e]\) ?[$₹rs. ]*[0-9][\d,./:%√]*\s*(?:\w+ )?[b-e]\)",
     ),
     Signal(
         "boxed", "asks for a final answer", {_M: 1.5, _R: 0.3},
@@ -526,7 +527,7 @@ SIGNALS: tuple[Signal, ...] = (
         where="edges",
     ),
     Signal(
-        "translate_fields", "a source line and an empty target line", {_T: 5.5},
+        "translate_fields", "a language to translate into", {_T: 5.5},
         r"^(?:target|english|french|german|spanish|italian|portuguese|chinese|japanese|korean|arabic"
         r"|russian|dutch|polish)(?: \(\w+\))?:\s*\Z"
         r"|machine translation|\bthe (?:latin|french|german|spanish|greek) for\b|translated? (?:into|to|from) \w+",
@@ -610,7 +611,8 @@ PROGRAMMING = {
 def alternatives(pattern: str) -> list[str]:
     """Return the parts between the outermost bars: `a|b(c|d)` gives `a` and `b(c|d)`.
 
-    One occurs where the whole occurs. Searched apart, each can be ruled out by its own `needed` strings.
+    One occurs where the whole occurs, and a single group behind a border is taken apart likewise. Searched apart, each
+    can be ruled out by its own `needed` strings.
     """
     out, depth, in_class, start, i = [], 0, False, 0, 0
     while i < len(pattern):
@@ -628,7 +630,26 @@ def alternatives(pattern: str) -> list[str]:
             out.append(pattern[start:i])
             start = i + 1
         i += 1
-    return [*out, pattern[start:]]
+    out.append(pattern[start:])
+    if len(out) == 1 and (whole := _WHOLE_GROUP.fullmatch(pattern)):
+        before, inside, behind = whole.groups()
+        if len(parts := alternatives(inside)) > 1 and _balanced(inside):
+            return [f"{before}{p}{behind}" for p in parts]
+    return [a for part in out for a in alternatives(part)] if len(out) > 1 else out
+
+
+# One group and nothing beside it but word or line borders: \\b(?:a|b)\\b is \\ba\\b or \\bb\\b.
+_WHOLE_GROUP = re.compile(r"(\\b|\^|)\(\?:(.*)\)(\\b|)", re.S)
+
+
+def _balanced(pattern: str) -> bool:
+    """Return whether no bracket closes before it opens: `a)(b` is not one group's inside."""
+    depth = 0
+    for c in re.sub(r"\\.|\[\^?\]?[^\]]*\]", "", pattern):
+        depth += (c == "(") - (c == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def needed(pattern: str) -> tuple[str, ...]:
@@ -661,16 +682,31 @@ def _literals(tree: Any) -> set[str]:
         elif name == "BRANCH":
             branches = [_literals(b) for b in argument[1]]
             found.append(set().union(*branches) if all(branches) else set())
+        elif name == "IN":
+            found.append(_characters(argument))
         elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] >= 1:
             found.append(_literals(argument[2]))
     found.append({run})
     useful = [s for s in found if s and len(s) <= 100 and all(map(_is_rare, s))]
     if not useful:
         return set()
-    best = max(useful, key=lambda s: (min(map(len, s)), -len(s)))
+    best = max(useful, key=lambda s: (min(len(x.strip()) for x in s), -len(s)))
     return {x for x in best if not any(y != x and y in x for y in best)}
 
 
+def _characters(items: Any) -> set[str]:
+    """Return the characters of a small class such as [+=-], or nothing."""
+    out: set[str] = set()
+    for op, argument in items:
+        if str(op) == "LITERAL":
+            out.add(chr(argument))
+        elif str(op) == "RANGE" and argument[1] - argument[0] < 12:
+            out.update(map(chr, range(argument[0], argument[1] + 1)))
+        else:
+            return set()
+    return out
+
+
 def _is_rare(part: str) -> bool:
-    """A single letter or digit is in every text; a single sign such as $ or a Chinese character is not."""
-    return len(part) > 1 or (part != "" and part != " " and not (part.isascii() and part.isalnum()))
+    """A single letter is in every text; a digit, a sign such as $ or a Chinese character is not."""
+    return len(part) > 1 or (part != "" and part != " " and not (part.isascii() and part.isalpha()))

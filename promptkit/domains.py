@@ -98,15 +98,53 @@ for _i, _signal in enumerate(SIGNALS):
     for _phrase in filter(None, (p.strip() for p in _signal.words.split(","))):
         _PHRASES.setdefault(" ".join(_TOKEN.findall(_phrase)), []).append(_i)
 _OPENERS = frozenset(p.split(" ", 1)[0] for p in _PHRASES if " " in p)
-_Search = list[tuple[tuple[str, ...], re.Pattern[str]]]  # strings that rule a pattern out, and the pattern
 
 
-def _compile(pattern: str) -> _Search:
-    return [(needed(p), re.compile(p, re.M)) for p in alternatives(pattern)]
+class _Search(NamedTuple):
+    target: int  # a signal, or len(SIGNALS) + a programming language
+    place: str
+    parts: tuple[str, ...]  # a match holds one of them
+    pattern: re.Pattern[str]
 
 
-_PATTERNS = [(i, _compile(s.pattern), s.where) for i, s in enumerate(SIGNALS) if s.pattern]
+def _searches() -> list[_Search]:
+    named = [(s.pattern, s.where) for s in SIGNALS] + [(p, "all") for p in PROGRAMMING.values()]
+    return [
+        _Search(i, place, needed(part), re.compile(part, re.M))
+        for i, (pattern, place) in enumerate(named)
+        if pattern
+        for part in alternatives(pattern)
+    ]
 
+
+def _index(searches: list[_Search]) -> tuple[dict[int, list[int]], NDArray[np.bool_], list[int]]:
+    """Return code of three bytes -> the searches that need them, which codes are keys, and the searches without any.
+
+    Two threes with one code only make a search be tried in vain.
+    """
+    by_code: dict[int, list[int]] = {}
+    known = np.zeros(1 << 18, dtype=bool)
+    always = []
+    for k, search in enumerate(searches):
+        if search.parts and all(len(p) >= 3 and "\n" not in p for p in search.parts):
+            for part in search.parts:
+                code = int(_codes(part)[-1])
+                by_code.setdefault(code, []).append(k)
+                known[code] = True
+        else:
+            always.append(k)
+    return by_code, known, always
+
+
+def _codes(text: str) -> NDArray[np.int32]:
+    """Return one number per three neighbouring bytes of the UTF-8 text, below 2**18."""
+    b = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.int32)
+    return b[:-2] * 961 + b[1:-1] * 31 + b[2:]
+
+
+_SEARCHES = _searches()
+_BY_CODE, _KNOWN, _ALWAYS = _index(_SEARCHES)
+_LANGUAGES = list(PROGRAMMING)
 _ASKS_AMOUNT = re.compile(
     r"\b(?:how (?:much|many|long|far|old)|what (?:is|was|will be|would be|percent|fraction)|find|calculate|in how)\b"
 )
@@ -131,7 +169,6 @@ _UNSPEAKABLE = re.compile(
 )
 _SENTENCE = re.compile(r"[.!?。！？](?:\s|$)|\n\n")
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+")
-_PROGRAMMING = [(name, _compile(pattern)) for name, pattern in PROGRAMMING.items()]
 
 
 class _Reading(NamedTuple):
@@ -144,13 +181,8 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
     cut = text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
     lower = cut.lower()
     stripped = lower.strip()
-    edges = stripped if len(stripped) <= 800 else f"{stripped[:400]}\n{stripped[-400:]}"
-    where = {"all": lower, "first": stripped[:120], "last": stripped[-300:], "edges": edges}
-    where["ends"] = stripped if len(stripped) <= 300 else f"{stripped[:150]}\n{stripped[-150:]}"
-    values = [0] * len(SIGNALS)
-    for i, search, place in _PATTERNS:
-        if _occurs(search, where[place]):
-            values[i] = _STEPS
+    found = _found(_places(lower))
+    values = [_STEPS if i in found else 0 for i in range(len(SIGNALS))]
     tokens = _TOKEN.findall(lower)
     hits = _phrase_hits(tokens)
     for i, n in hits.items():
@@ -161,8 +193,9 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
     turns = _turns(messages or ())
     for name, value in turns.items():
         values[_AT[name]] = round(_STEPS * value)
-    tags = _tags(text, lower, values, messages, tools)
-    values[_AT["language_named"]] = _STEPS * bool(tags & PROGRAMMING.keys())
+    tags = {name for i, name in enumerate(_LANGUAGES, start=len(SIGNALS)) if i in found}
+    values[_AT["language_named"]] = _STEPS * bool(tags)
+    tags |= _tags(text, values, messages, tools)
     if tools:
         values[_AT["tools"]] = _STEPS
     if len(text) > len(cut):
@@ -170,17 +203,42 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
     return _Reading(values, _hash(tokens), tags)
 
 
-def _occurs(search: _Search, text: str) -> bool:
-    for parts, pattern in search:
-        for part in parts:
-            if part in text:
-                break
-        else:
-            if parts:
+def _places(lower: str) -> dict[str, str]:
+    """Return the parts of the lower-cased text by the names that `Signal.where` uses."""
+    stripped = lower.strip()
+    return {
+        "all": lower,
+        "first": stripped[:120],
+        "last": stripped[-300:],
+        "edges": stripped if len(stripped) <= 800 else f"{stripped[:400]}\n{stripped[-400:]}",
+        "ends": stripped if len(stripped) <= 300 else f"{stripped[:150]}\n{stripped[-150:]}",
+    }
+
+
+def _found(places: dict[str, str]) -> set[int]:
+    """Return the targets whose patterns occur.
+
+    Some 500 patterns and few matches: the three-byte pieces of a text say which patterns are worth a try.
+    """
+    codes = _codes(places["all"])
+    tries = set(_ALWAYS)
+    for code in set(codes[_KNOWN[codes]].tolist()):
+        tries.update(_BY_CODE[code])
+    found: set[int] = set()
+    for k in tries:
+        target, place, parts, pattern = _SEARCHES[k]
+        if target in found:
+            continue
+        text = places[place]
+        if parts:
+            for part in parts:
+                if part in text:
+                    break
+            else:
                 continue
         if pattern.search(text):
-            return True
-    return False
+            found.add(target)
+    return found
 
 
 def _phrase_hits(tokens: list[str]) -> dict[int, int]:
@@ -302,8 +360,8 @@ def _hash(tokens: list[str]) -> dict[int, str]:
     return {zlib.crc32(t.encode("utf-8", "surrogatepass")) & (BUCKETS - 1): t for t in terms}
 
 
-def _tags(text: str, lower: str, values: list[int], messages: Sequence[Message] | None, tools: Any) -> set[str]:
-    tags = {name for name, search in _PROGRAMMING if _occurs(search, lower)}
+def _tags(text: str, values: list[int], messages: Sequence[Message] | None, tools: Any) -> set[str]:
+    tags = set()
     if any(values[_AT[s]] for s in ("fence", "signature", "c_like", "imports", "sql", "diff", "doctest")):
         tags.add("code")
     if tools or values[_AT["tool_schema"]] or values[_AT["acted"]]:
@@ -391,14 +449,15 @@ def _decide(read: list[_Reading], codes: list[str]) -> list[Label]:
 def _why(r: _Reading, domain: int, model: _Model) -> str:
     """Say what spoke for the domain: contributions above the mean of all domains, loudest first."""
     said: list[tuple[float, str]] = []
-    for i, value in enumerate(r.signals):
-        if value:
-            w = model.signals[i]
-            said.append((value / _STEPS * float(w[domain] - w.mean()) / 256, SIGNALS[i].says))
+    for i in np.flatnonzero(r.signals).tolist():
+        above = float(model.signals[i, domain] - model.signals[i].mean()) / 256
+        said.append((above * r.signals[i] / _STEPS, SIGNALS[i].says))
     if r.hashed and model.word_step:
-        scale = model.word_step / math.sqrt(len(r.hashed))
-        for bucket, term in r.hashed.items():
-            w8 = model.words[bucket]
-            said.append((scale * float(w8[domain] - w8.mean()), f"the words “{term.lstrip('^')}”"))
+        W = model.words[list(r.hashed)].astype(np.int64)  # (n_terms, n_domains)
+        above_mean = (W[:, domain] - W.mean(axis=1)) * (model.word_step / math.sqrt(len(r.hashed)))
+        terms = list(r.hashed.values())
+        said += [
+            (float(above_mean[j]), f"the words “{terms[j].lstrip('^')}”") for j in np.flatnonzero(above_mean > 0.1)
+        ]
     loud = sorted(((round(v, 6), s) for v, s in said if v > 0.1), key=lambda x: (-x[0], x[1]))[:3]
     return "; ".join(s for _, s in loud) or "nothing in particular"

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 
 HEAD = 1000  # characters of prose that are read: a language shows in far fewer
-RAW_HEAD = 4000  # characters searched for that prose, since code may stand in front of it
+RAW_HEAD = 2400  # characters searched for that prose, since code may stand in front of it
 SURE_LETTERS = 24  # Latin letters below which a hesitant model is not believed
 MIN_CONFIDENCE = 0.30  # of the model, for Latin text shorter than that; above it at most 5 % of 2-5 word openings err
 
@@ -76,6 +76,8 @@ def _without_code(text: str) -> str:
 
 
 def _detect_one(text: str) -> str:
+    if _plainly_english(text[:400]):
+        return "en"
     raw, text = text, prose(text)
     words = _WORDS.findall(text)
     letters = sum(map(len, words))
@@ -97,6 +99,15 @@ def _detect_one(text: str) -> str:
     if latin > letters / 2 and doubtful and round(confidence, 4) < MIN_CONFIDENCE:
         return "und"
     return code
+
+
+def _plainly_english(head: str) -> bool:
+    """Return whether a quarter of the words are English function words and nothing looks like code: most prompts."""
+    if not head.isascii() or sum(map(head.count, "{}()=;_<`")) > 0.02 * len(head):
+        return False
+    words = head.lower().split()
+    own = [w for w in words if w in _ENGLISH and w not in _SHARED]
+    return len(own) >= 4 and len(own) >= 0.25 * len(words)
 
 
 @functools.lru_cache(maxsize=1)

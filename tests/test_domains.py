@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from promptkit import domains
 from promptkit.conversation import opening
-from promptkit.domain_signals import SIGNALS, alternatives, needed
+from promptkit.domain_signals import PROGRAMMING, SIGNALS, alternatives, needed
 from promptkit.domains import DOMAINS, label
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -175,22 +175,23 @@ def test_ruling_a_pattern_out_never_loses_a_match() -> None:
             lines = path.read_text(encoding="utf-8").splitlines()[::97]
             for r in map(json.loads, lines):
                 texts.append(opening(r.get("messages") or [{"role": "user", "content": r["prompt"]}]).lower()[:2000])
-    hits = Counter()
-    for signal in SIGNALS:
-        if signal.pattern:
-            whole, search = re.compile(signal.pattern, re.M), domains._compile(signal.pattern)
-            for text in texts:
-                found = whole.search(text) is not None
-                hits[signal.name] += found
-                assert domains._occurs(search, text) == found, (signal.name, text[:200])
-    assert len(hits) > 50
-    assert sum(n > 0 for n in hits.values()) > 50  # the comparison has met matches
+    wholes = [(i, re.compile(s.pattern, re.M), s.where) for i, s in enumerate(SIGNALS) if s.pattern]
+    wholes += [(len(SIGNALS) + i, re.compile(p, re.M), "all") for i, p in enumerate(PROGRAMMING.values())]
+    hits: Counter[int] = Counter()
+    for text in texts:
+        places = domains._places(text)
+        slow = {i for i, pattern, where in wholes if pattern.search(places[where])}
+        assert domains._found(places) == slow, text[:200]
+        hits.update(slow)
+    assert len(hits) > 60  # the comparison has met most patterns
 
 
 def test_needed_strings_are_read_from_the_pattern() -> None:
     assert needed(r"\b(?:write|draft) (?:an? )?e-?mail") == ("draft", "write")
     assert needed(r"\d+ (?:cats)?") == ()
     assert alternatives(r"a|b(c|d)|[|]e|\|f") == ["a", "b(c|d)", "[|]e", r"\|f"]
+    assert alternatives(r"\b(?:a|b(?:c|d))\b") == [r"\ba\b", r"\bb(?:c|d)\b"]
+    assert alternatives(r"(?:a|b)(?:c|d)") == ["(?:a|b)(?:c|d)"]
 
 
 def test_signals_are_well_formed() -> None:
