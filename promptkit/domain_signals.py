@@ -117,7 +117,7 @@ SIGNALS: tuple[Signal, ...] = (
         r"|the|an) [^.\n]{0,40}(?:shell|terminal|sandbox|computer|browser|repository|repo|filesystem"
         r"|file system|database|interpreter|environment|machine|notebook)|(?:uploaded|cloned) (?:a|the"
         r"|into)[^.\n]{0,40}repositor|<pr_description>|<uploaded_files>|<issue_description>|/testbed"
-        r"|/workspace|submit (?:command|your changes)",
+        r"|[/]workspace|submit (?:command|your changes)",
     ),
     Signal(
         "issue", "an issue report", {_A: 3.0},

@@ -4,7 +4,7 @@ In: openings (system turn and first user turn), and where known the whole messag
 twelve domains, a calibrated probability, a flag `unsure`, tags, and a sentence that says why. Definitions, borderline
 rules, held-out figures and the mapping to other people's label sets: docs/domains.md.
 
-How: about 110 *signals* (a fence, a diff, "translate ... into", four lettered options, a passage with a question behind
+How: 103 *signals* (a fence, a diff, "translate ... into", four lettered options, a passage with a question behind
 it) are read off the text; promptkit/domain_signals.py holds them with their written weights, which are the rules.
 `domains.npz` holds what a logistic regression learned on top of them: corrections to the signals, and int8 weights of
 hashed words and word pairs. It is trained by benchmarks/train_domains.py with whole sources held out, since a model
