@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from promptkit.readers.arrow import short
+from promptkit.readers.parquet_footer import ColumnSize, column_sizes
 from promptkit.readers.records import BadFile, Fault, Limits, Record
 from promptkit.readers.tables import records, wanted_columns
 
@@ -38,6 +38,9 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
         columns = wanted_columns(file.schema_arrow, limits.hints)
     except errors as error:
         raise BadFile(f"damaged Parquet footer: {short(error)}") from error
+    sizes = column_sizes(path)
+    if len(sizes) != n_groups:
+        raise BadFile("damaged Parquet footer: two readers count different row groups")
     with file:
         row = 0
         for group in range(n_groups):
@@ -45,7 +48,7 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             done = 0
             why = "holds fewer rows than the footer counts"
             try:
-                _check_sizes(file.metadata.row_group(group), columns, limits)
+                _check_sizes(sizes[group], max(n_rows, 1), columns, limits)
                 for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False):
                     yield from records(batch, row + done, limits)
                     done += batch.num_rows
@@ -57,18 +60,20 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
                 for lost in range(row + done, row + n_rows):
                     yield Fault(lost, "failed", f"damaged Parquet row group: {why}")
             row += n_rows
+        if row != file.metadata.num_rows:
+            raise BadFile(f"damaged Parquet footer: it counts {file.metadata.num_rows} rows, its groups {row}")
 
 
-def _check_sizes(group: Any, columns: list[str], limits: Limits) -> None:
+def _check_sizes(sizes: list[ColumnSize], n_rows: int, columns: list[str], limits: Limits) -> None:
     """Refuse a row group whose packed pages claim to be far larger than they are."""
-    for i in range(group.num_columns):
-        column = group.column(i)
-        if column.path_in_schema.split(".")[0] not in columns:
+    for column in sizes:
+        if column.name not in columns:
             continue
-        packed, plain = column.total_compressed_size, column.total_uncompressed_size
-        if plain > max(16 << 20, limits.inflate_ratio * max(packed, 1)) or plain > limits.inflate_bytes:
+        if column.plain > max(16 << 20, limits.inflate_ratio * max(column.packed, 1)) or (
+            column.plain > limits.inflate_bytes
+        ):
             raise BadFile(f"a column unpacks to more than {limits.inflate_ratio} times its size (--inflate-ratio)")
-        if column.num_values > max(group.num_rows, 1) * (limits.record_bytes // 8):
+        if column.n_values > n_rows * (limits.record_bytes // 8):
             raise BadFile(f"records larger than {limits.record_bytes} bytes (--record-bytes)")
 
 

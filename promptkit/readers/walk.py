@@ -153,8 +153,7 @@ def _directory(walk: _Walk, relative: str, depth: int, beside_arrow: bool = Fals
             elif beside_arrow and HIDDEN_STATES.fullmatch(name):
                 walk.account.append(FileAccount(path, "skipped", "hidden states of rows that the Arrow files hold"))
             elif index is not None and index.refused and name == "index.json":
-                why = f"index.json names {index.refused} paths, not files"
-                walk.account.append(FileAccount(path, "failed", why))
+                walk.account.append(FileAccount(path, "failed", f"index.json names {index.refused} paths, not files"))
             elif why := _served(name, names, index):
                 walk.account.append(FileAccount(path, "skipped", why))
             else:
