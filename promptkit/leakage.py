@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 
 JACCARD = 0.8
 GRAM = 5
+CONTAINED = (8, 13)  # word n-grams whose share is measured
+MIN_SHARE = 0.25  # of 8-grams; a copy with a tenth of its words changed keeps 0.9^8 = 0.43
+BOILERPLATE = 10  # a gram in more distinct training texts is a template's, as in GPT-3's decontamination
 
 # Scripts without spaces (kana, ideographs): a character is a word, else a whole sentence would be one.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(f"[{_UNSPACED}]|[^\\W{_UNSPACED}]+")
 
 _BATCH_BYTES = 1 << 20
+_BATCH_TEXTS = 1000
 _WORD_BYTES = 128  # of a longer run without a space only these bytes and its length are hashed
 _P = np.uint64(0x9E3779B97F4A7C15)
+_NO_GRAMS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
 
 def normalise(text: str) -> str:
@@ -75,6 +80,199 @@ def near_duplicate_groups(texts: Sequence[str]) -> NDArray[np.int64]:
     return np.array([groups.setdefault(g, len(groups)) for g in root[labels].tolist()], dtype=np.int64).reshape(n)
 
 
+def leaks(
+    candidates: Sequence[str], training: Iterable[str], *, min_share: float = MIN_SHARE
+) -> list[dict[str, Any] | None]:
+    """Return, for each candidate, what the training texts hold of it: None, or {kind, share, row, ngram_8, ngram_13}.
+
+    kind "exact": equal after `normalise` (share 1); "near": Jaccard of word 5-grams >= 0.8 (share is the Jaccard);
+    "ngram": at least `min_share` of its word 8-grams are found in training (share is that part, `ngram_13` the same
+    of 13-grams). `row` is the number of the training text that holds it, the first or the likest.
+
+    A gram in more than ten *distinct* training texts is boilerplate (a system prompt, a tool schema) and counts
+    neither for nor against. Distinct is counted by the smallest 5-gram hash of each text, so that twenty rollouts of
+    one task are one or two texts and not a template. `training` is read once, in order; memory is flat in it.
+    Translations and paraphrases are not found.
+    """
+    index = _CandidateIndex(candidates)
+    index.read(training)
+    near = index.near()
+    out: list[dict[str, Any] | None] = []
+    for c in range(len(candidates)):
+        shares = {f"ngram_{n}": round(index.share(c, n), 6) for n in CONTAINED}
+        if c in index.equal:
+            kind, share, row = "exact", 1.0, index.equal[c]
+        elif c in near:
+            kind, (share, row) = "near", near[c]
+        elif shares[f"ngram_{CONTAINED[0]}"] > 0 and shares[f"ngram_{CONTAINED[0]}"] >= min_share:
+            kind, share, row = "ngram", shares[f"ngram_{CONTAINED[0]}"], index.main_row(c)
+        else:
+            out.append(None)
+            continue
+        out.append({"kind": kind, "share": round(share, 6), "row": row, **shares})
+    return out
+
+
+class _CandidateIndex:
+    """The grams of the candidates, and what one pass over the training texts says about each gram.
+
+    Training is the long side, so it is streamed against the candidates: a text that shares no gram costs one look-up
+    per gram in a small table, and only texts of which four fifths are candidates' grams are kept for `near`.
+    """
+
+    def __init__(self, candidates: Sequence[str]) -> None:
+        words = list(_word_hashes(candidates))
+        self.sets = {n: [_grams(w, n) for w in words] for n in (GRAM, *CONTAINED)}
+        self.tables = {n: _Table(np.unique(np.concatenate([_NO_GRAMS, *sets]))) for n, sets in self.sets.items()}
+        self.normalised = [normalise(t) for t in candidates]
+        self.by_words: dict[bytes, list[int]] = {}
+        for c, w in enumerate(words):
+            self.by_words.setdefault(w.tobytes(), []).append(c)
+        self.smallest = min((len(s) for s in self.sets[GRAM] if len(s)), default=0)
+        self.equal: dict[int, int] = {}
+        self.kept: list[NDArray[np.uint64]] = []
+        self.kept_row: list[int] = []
+
+    def read(self, training: Iterable[str]) -> None:
+        texts: list[str] = []
+        row = 0
+        for text in training:
+            texts.append(text)
+            if len(texts) == _BATCH_TEXTS:
+                self._read_batch(texts, row)
+                row, texts = row + len(texts), []
+        if texts:
+            self._read_batch(texts, row)
+
+    def _read_batch(self, texts: list[str], row: int) -> None:
+        words = list(_word_hashes(texts))
+        for i, w in enumerate(words):
+            for c in self.by_words.get(w.tobytes(), ()):  # the same words; equal only if the rest is too
+                if c not in self.equal and normalise(texts[i]) == self.normalised[c]:
+                    self.equal[c] = row + i
+        every = np.concatenate(words)
+        length = np.array([len(w) for w in words])
+        end = np.cumsum(length)
+        three, five = _raw_grams(every)
+        owner = np.repeat(np.arange(len(texts)), length)
+        at = np.flatnonzero(np.arange(len(every)) + GRAM <= end[owner])  # words where a 5-gram of one text begins
+        if not len(at):
+            return
+        owner = owner[at]
+        grams = _scramble(five[at])
+        begin = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+        raw, hit = five, at
+        sketch = np.zeros(len(texts), dtype=np.uint64)  # one bit per text, by its smallest 5-gram hash
+        sketch[owner[begin]] = np.uint64(1) << (np.minimum.reduceat(grams, begin) & np.uint64(63))
+        for n in (GRAM, *CONTAINED):
+            # An 8-gram of a candidate begins with a 5-gram of it, a 13-gram with an 8-gram: only hits go on.
+            if n == 8:
+                raw = five[at] * _POWERS[2] + three[at + 5]
+                grams = _scramble(raw)
+            elif n == 13:
+                raw = raw[hit] * _POWERS[4] + five[at + 8]
+                grams = _scramble(raw)
+            hit, place = self.tables[n].find(grams)
+            at, owner = at[hit], owner[hit]
+            self.tables[n].note(place, sketch[owner], row + owner)
+            if n == GRAM:
+                self._keep(words, owner, place, row)
+            longer = at + (8 if n == GRAM else 13) <= end[owner]
+            at, owner, hit = at[longer], owner[longer], hit[longer]
+
+    def _keep(self, words: list[NDArray[np.uint64]], owner: NDArray[np.int64], at: NDArray[np.int64], row: int) -> None:
+        """Keep the texts whose 5-grams are, four fifths of them, candidates' grams: no other can be near one."""
+        pairs = np.unique(owner * len(self.tables[GRAM].grams) + at)
+        found = np.bincount(pairs // max(1, len(self.tables[GRAM].grams)), minlength=len(words))
+        for i in np.flatnonzero(found >= max(1.0, JACCARD * self.smallest)).tolist():
+            grams = _grams(words[i], GRAM)  # distinct: a text may repeat itself
+            if found[i] >= JACCARD * len(grams) - 1e-9:
+                self.kept.append(grams)
+                self.kept_row.append(row + i)
+
+    def near(self) -> dict[int, tuple[float, int]]:
+        """Return candidate -> (Jaccard, training row) of its likest near-duplicate, boilerplate aside.
+
+        Both the whole texts and what is left of them without boilerplate must be alike: two tasks under one long
+        system prompt are no leak of each other. Where nothing is left of either, the whole texts decide.
+        """
+        table = self.tables[GRAM]
+        boilerplate = table.grams[table.common()]
+        whole = [*self.sets[GRAM], *self.kept]
+        own = [np.setdiff1d(s, boilerplate, assume_unique=True) for s in whole]
+        bare = [s if not len(o) else _NO_GRAMS for s, o in zip(whole, own, strict=True)]
+        side = (np.arange(len(whole)) >= len(self.sets[GRAM])).astype(np.int64)
+        best: dict[int, tuple[float, int]] = {}
+        for sets in (own, bare):
+            for candidates, others, _ in _similar_pairs(sets, side):
+                for c, other in zip(candidates.tolist(), others.tolist(), strict=True):
+                    common = len(np.intersect1d(whole[c], whole[other], assume_unique=True))
+                    jaccard = common / (len(whole[c]) + len(whole[other]) - common)
+                    row = self.kept_row[other - len(self.sets[GRAM])]
+                    if jaccard >= JACCARD - 1e-9 and (-jaccard, row) < (
+                        -best.get(c, (0.0, 0))[0],
+                        best.get(c, (0.0, 0))[1],
+                    ):
+                        best[c] = jaccard, row
+        return best
+
+    def share(self, c: int, n: int) -> float:
+        """Return the part of a candidate's n-grams, boilerplate aside, that training holds."""
+        table = self.tables[n]
+        at = np.searchsorted(table.grams, self.sets[n][c])
+        own = at[~table.common()[at]]
+        return float((table.seen[own] != 0).mean()) if len(own) else 0.0
+
+    def main_row(self, c: int) -> int:
+        """Return the training row that is first to hold most of a candidate's found grams."""
+        table = self.tables[CONTAINED[0]]
+        at = np.searchsorted(table.grams, self.sets[CONTAINED[0]][c])
+        rows = table.first[at[(table.seen[at] != 0) & ~table.common()[at]]]
+        values, counts = np.unique(rows, return_counts=True)
+        return int(values[counts.argmax()])
+
+
+class _Table:
+    """Sorted grams, and for each: a bit per distinct training text that holds it, and the first row that does."""
+
+    def __init__(self, grams: NDArray[np.uint64]) -> None:
+        self.grams = grams
+        self.seen = np.zeros(len(grams), dtype=np.uint64)
+        self.first = np.full(len(grams), -1, dtype=np.int64)
+        self._common: NDArray[np.bool_] | None = None
+        self._mask = np.uint64((1 << max(16, len(grams).bit_length() + 4)) - 1)
+        self._maybe = np.zeros(int(self._mask) + 1, dtype=bool)
+        self._maybe[grams & self._mask] = True
+
+    def find(self, grams: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions of the given grams that are in the table, and where in the table they are."""
+        where = np.flatnonzero(self._maybe[grams & self._mask])
+        if not len(where):
+            return where, where
+        at = np.minimum(np.searchsorted(self.grams, grams[where]), len(self.grams) - 1)
+        hit = self.grams[at] == grams[where]
+        return where[hit], at[hit]
+
+    def note(self, at: NDArray[np.int64], bits: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
+        np.bitwise_or.at(self.seen, at, bits)
+        new = self.first[at] < 0
+        self.first[at[new][::-1]] = rows[new][::-1]  # the last assignment wins: the first row
+
+    def common(self) -> NDArray[np.bool_]:
+        """Mark boilerplate. 64 bits hold ten texts nearly without collision, and more than ten is all that is asked."""
+        if self._common is None:
+            self._common = np.asarray(_n_bits(self.seen) > BOILERPLATE)
+        return self._common
+
+
+def _raw_grams(words: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the unscrambled 3-grams and 5-grams that begin at each word, those over the end wrong; as in `_grams`."""
+    padded = np.concatenate([words, np.zeros(GRAM, np.uint64)])
+    n = len(words)
+    three = (padded[:-2] * _P + padded[1:-1]) * _P + padded[2:]
+    return three, (three[:n] * _P + padded[3 : n + 3]) * _P + padded[4 : n + 4]
+
+
 def _similar_pairs(
     sets: Sequence[NDArray[np.uint64]], label: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
@@ -111,35 +309,49 @@ def _similar_pairs(
     rarity, owner = rarity[order], owner[order]
     n_shared = np.bincount(owner, minlength=len(sets))
     bounds = np.r_[0, np.cumsum(n_shared)]
+    n_own = n_grams - n_shared  # grams that no other text has
+    parity = _parity(shared[at[order]], owner, len(sets))
+    del at
     matrix = csr_matrix((np.ones(len(rarity), np.float32), rarity, bounds), shape=(len(sets), len(shared)))
 
     position = np.arange(len(rarity)) - bounds[owner] + (n_grams - n_shared)[owner]
     prefix = n_grams - np.ceil(JACCARD * n_grams - 1e-9).astype(np.int64) + 1
     in_prefix = position < prefix[owner]
     post_gram, post_text, post_at = rarity[in_prefix], owner[in_prefix], position[in_prefix]
-    # Inside the list of one gram by size: once a partner is too long, so are all behind it.
+    # The list of each gram by size, so that the partners of a posting are the next `reach`: not too long, and the grams
+    # from here on must still be enough for the overlap that Jaccard asks for.
     order = np.lexsort((post_text, n_grams[post_text], post_gram))
-    post_gram, post_text, post_at = post_gram[order], post_text[order], post_at[order]
+    post_gram, post_text, post_at = post_gram[order], post_text[order].astype(np.int32), post_at[order].astype(np.int32)
+    base = int(n_grams.max()) + 1
+    size = n_grams[post_text]
+    longest = np.minimum(size / JACCARD, (size - post_at) * (1 + JACCARD) / JACCARD - size)
+    longest = np.clip(np.floor(longest + 1e-9).astype(np.int64), 0, base - 1)
+    last = np.searchsorted(post_gram * base + size, post_gram * base + longest, side="right")
+    reach = (last - 1 - np.arange(len(post_gram))).astype(np.int32)
+    same_list = post_gram[1:] == post_gram[:-1]
 
-    left = np.arange(len(post_gram))
+    left = np.flatnonzero(reach > 0).astype(np.int32)
     gap = 0
     while len(left):
         gap += 1
-        if gap & (gap - 1) == 0:
+        if gap & (gap - 1) == 0 or gap % 64 == 0:
             # Drop the tails of lists whose members all have one label by now: a large group costs log, not square.
-            change = (post_gram[1:] == post_gram[:-1]) & (label[post_text[1:]] != label[post_text[:-1]])
+            change = same_list & (label[post_text[1:]] != label[post_text[:-1]])
             ahead = np.append(np.flatnonzero(change), len(post_gram) - 1)
             left = left[post_gram[ahead[np.searchsorted(ahead, left)]] == post_gram[left]]
-        left = left[left + gap < len(post_gram)]
-        right = left + gap
-        small, large = n_grams[post_text[left]], n_grams[post_text[right]]
-        left = left[(post_gram[left] == post_gram[right]) & (small >= JACCARD * large - 1e-9)]
-        right = left + gap
-        a, b = post_text[left], post_text[right]
+        left = left[reach[left] >= gap]
+        a, b = post_text[left], post_text[left + gap]
+        differ = label[a] != label[b]
+        here, a, b = left[differ], a[differ], b[differ]
         needed = np.ceil(JACCARD / (1 + JACCARD) * (n_grams[a] + n_grams[b]) - 1e-9)
-        possible = np.minimum(n_grams[a] - post_at[left], n_grams[b] - post_at[right])
-        likely = (possible >= needed) & (label[a] != label[b])
-        keys = np.unique(np.minimum(a, b)[likely] * len(sets) + np.maximum(a, b)[likely])
+        possible = np.minimum(n_grams[a] - post_at[here], n_grams[b] - post_at[here + gap])
+        # Grams in one of the two only: those nobody shares, and at least the bits in which their parities differ.
+        most = n_grams[a] + n_grams[b] - 2 * needed
+        likely = (possible >= needed) & (n_own[a] + n_own[b] <= most)
+        a, b, most = a[likely], b[likely], most[likely]
+        likely = n_own[a] + n_own[b] + _differing_bits(parity, a, b) <= most
+        low, high = np.minimum(a, b)[likely].astype(np.int64), np.maximum(a, b)[likely]
+        keys = np.unique(low * len(sets) + high)
         for part in np.array_split(keys, len(keys) // 4096 + 1) if len(keys) else ():
             a, b = part // len(sets), part % len(sets)
             still = label[a] != label[b]
@@ -151,6 +363,30 @@ def _similar_pairs(
                 yield a[near], b[near], jaccard[near]
 
 
+def _parity(grams: NDArray[np.uint64], owner: NDArray[np.int64], n: int) -> NDArray[np.uint64]:
+    """Return a 512-bit sketch per set, (n, 8) uint64: bit j says whether an odd number of its grams falls on j.
+
+    Two sketches differ in at most as many bits as the sets in grams: an exact bound for eight words a pair.
+    """
+    sketch = np.zeros((n, 8), dtype=np.uint64)
+    bit = np.uint64(1) << (grams >> np.uint64(58))
+    np.bitwise_xor.at(sketch, (owner, (grams >> np.uint64(55)).astype(np.int64) & 7), bit)
+    return sketch
+
+
+def _differing_bits(sketch: NDArray[np.uint64], a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    n: NDArray[np.int64] = _n_bits(sketch[a] ^ sketch[b]).sum(axis=1, dtype=np.int64)
+    return n
+
+
+def _n_bits(x: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the number of set bits of each element (NumPy has it from 2.0 on)."""
+    if hasattr(np, "bitwise_count"):
+        return np.asarray(np.bitwise_count(x), dtype=np.int64)
+    n = _BITS[x.reshape(-1, 1).view(np.uint8)].sum(axis=1, dtype=np.int64).reshape(x.shape)
+    return np.asarray(n)
+
+
 def _gram_sets(texts: Iterable[str], size: int) -> Iterator[NDArray[np.uint64]]:
     """Yield the sorted distinct hashes of each text's word n-grams; empty where it has fewer words."""
     for words in _word_hashes(texts):
@@ -159,7 +395,7 @@ def _gram_sets(texts: Iterable[str], size: int) -> Iterator[NDArray[np.uint64]]:
 
 def _grams(words: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
     if len(words) < size:
-        return np.empty(0, dtype=np.uint64)
+        return _NO_GRAMS
     mixed = words[: len(words) - size + 1].copy()
     for k in range(1, size):
         mixed *= _P
@@ -227,3 +463,4 @@ def _scramble(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 _BYTE_HASH, _IS_WORD, _POWERS = _tables()
+_BITS = np.array([bin(b).count("1") for b in range(256)], dtype=np.uint8)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptkit.leakage import near_duplicate_groups
+from promptkit import leakage
+from promptkit.leakage import leaks, near_duplicate_groups
 
 
 def words(rng: random.Random, n: int, vocabulary: int = 5000) -> str:
@@ -96,3 +97,114 @@ def test_thousands_of_rows_from_one_template_are_no_trap():
     template = words(rng, 100)
     texts = [f"{template} {words(rng, 30)}" for _ in range(3000)]  # 100 of 130 shared: Jaccard 0.6
     assert len(set(near_duplicate_groups(texts).tolist())) == 3000
+
+
+def test_a_borderline_template_with_thousands_of_rows_ends_soon():
+    rng = random.Random(0)
+    template = words(rng, 150)
+    texts = [f"{template} {words(rng, 21)}" for _ in range(2000)]  # just under the limit: every pair is nearly one
+    groups = near_duplicate_groups(texts)
+    assert groups[:40].tolist() == oracle(texts[:40])
+
+
+def test_counting_bits_does_not_need_numpy_2(monkeypatch):
+    x = np.array([[0, 1], [2**64 - 1, 5]], dtype=np.uint64)
+    assert leakage._n_bits(x).tolist() == [[0, 1], [64, 2]]
+    monkeypatch.delattr(np, "bitwise_count", raising=False)
+    assert leakage._n_bits(x).tolist() == [[0, 1], [64, 2]]
+
+
+# -- leaks
+
+
+@pytest.fixture(scope="module")
+def training():
+    rng = random.Random(7)
+    return [words(rng, rng.randrange(40, 160)) for _ in range(600)]
+
+
+def kinds(candidates, training, **options):
+    return [leak and leak["kind"] for leak in leaks(candidates, training, **options)]
+
+
+def test_a_copy_is_exact_whatever_its_case_and_white_space(training):
+    found = leaks([training[3], "  " + training[5].upper().replace(" ", "\n\t")], training)
+    assert [(x["kind"], x["share"], x["row"]) for x in found] == [("exact", 1.0, 3), ("exact", 1.0, 5)]
+
+
+def test_a_few_changed_words_are_near_and_more_are_found_by_ngrams(training):
+    rng = random.Random(1)
+    slightly = [" ".join(["other", *t.split()[1:]]) for t in training[:50]]
+    assert kinds(slightly, training) == ["near"] * 50
+    tenth = leaks([change(rng, t, 0.1) for t in training[:200]], training)
+    assert sum(x is not None for x in tenth) >= 180
+    assert all(x["row"] == i for i, x in enumerate(tenth) if x)
+
+
+def test_a_copy_inside_other_text_is_found_with_its_share(training):
+    rng = random.Random(2)
+    [found] = leaks([f"{words(rng, 30, 10**6)} {' '.join(training[9].split()[:40])} {words(rng, 30, 10**6)}"], training)
+    assert found["kind"] == "ngram"
+    assert found["share"] == pytest.approx(33 / 93)  # 40 copied words hold 33 of the 93 8-grams
+    assert found["ngram_13"] == pytest.approx(28 / 88)
+    assert found["row"] == 9
+
+
+def test_new_text_is_no_leak(training):
+    rng = random.Random(3)
+    assert kinds([words(rng, 100) for _ in range(100)], training) == [None] * 100
+
+
+def test_shares_equal_a_brute_force_count(training):
+    rng = random.Random(4)
+    candidates = [change(rng, rng.choice(training), 0.15) for _ in range(40)]
+    for n in (8, 13):
+        held = {tuple(w[i : i + n]) for w in map(str.split, training) for i in range(len(w) - n + 1)}
+        for text, leak in zip(candidates, leaks(candidates, training, min_share=0.0), strict=True):
+            w = text.split()
+            own = {tuple(w[i : i + n]) for i in range(len(w) - n + 1)}
+            share = len(own & held) / len(own)
+            assert (leak[f"ngram_{n}"] if leak else 0.0) == pytest.approx(share, abs=1e-6)
+
+
+def test_one_template_in_many_rows_is_no_leak_but_a_task_under_it_is():
+    rng = random.Random(5)
+    template = words(rng, 400)
+    tasks = [words(rng, 30) for _ in range(300)]
+    rows = [f"{template} {t}" for t in tasks]
+    assert kinds([f"{template} {words(rng, 30)}" for _ in range(20)], rows) == [None] * 20
+    assert kinds([f"{template} {tasks[7]}", f"{tasks[8]} {words(rng, 5)}"], rows) == ["exact", "ngram"]
+    assert kinds([f"{template} {tasks[7]} please"], rows) == ["near"]
+
+
+def test_twenty_rollouts_of_one_task_are_a_leak_and_no_template():
+    rng = random.Random(6)
+    task = words(rng, 200)
+    rows = [words(rng, 200) for _ in range(50)] + [f"{task} attempt {i}" for i in range(20)]
+    assert kinds([task, f"{words(rng, 40)} {task}"], rows) == ["near", "near"]
+    assert kinds([f"{words(rng, 150)} {task}"], rows) == ["ngram"]
+
+
+def test_short_texts_leak_only_when_equal():
+    assert kinds(["Hi there", "Hi you", "sort a list", ""], ["hi  THERE", "Sort a list now"]) == [
+        "exact",
+        None,
+        None,
+        None,
+    ]
+
+
+def test_training_may_be_a_stream_of_any_length(training, monkeypatch):
+    candidates = [training[0], change(random.Random(8), training[599], 0.05)]
+    whole = leaks(candidates, training)
+    monkeypatch.setattr(leakage, "_BATCH_TEXTS", 7)
+    assert leaks(candidates, iter(training)) == whole
+    assert leaks(candidates, []) == [None, None]
+    assert leaks([], training) == []
+
+
+@given(st.lists(st.text(max_size=40), max_size=5), st.lists(st.text(max_size=40), max_size=5))
+@settings(max_examples=80, deadline=None)
+def test_any_text_is_a_leak_of_itself(candidates, training):
+    found = leaks(candidates, [*training, *candidates])
+    assert [x["kind"] for x in found] == ["exact"] * len(candidates)
