@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shard_files
+import tiny_tokenizers as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_files import WRITERS, npy_bytes
 from test_readers import good, reasons
 
+from promptkit import pipeline
 from promptkit.errors import InputError, UsageError
 from promptkit.readers import READERS, Hints, Limits, Record, Shard, find_shards, hub, read, with_hints
 from promptkit.readers.id_streams import PIECE, UNCUT, documents
@@ -333,6 +335,20 @@ def test_what_serves_a_shard_is_in_the_account_and_no_shard(tmp_path):
     } | {"index.json": "index of MDS shards"}  # fmt: skip
 
 
+def test_one_file_is_read_with_what_lies_beside_it(tmp_path):
+    for name in ("megatron", "datatrove", "litdata", "npy"):
+        rows = ROWS if name != "npy" else [ROWS[0]] * 2
+        files = WRITERS[name](rows)
+        _, items = everything(save(tmp_path / name, files) / next(iter(files)))
+        assert [r.ids.tolist() for r in items] == [ids for ids, _ in rows]
+
+
+def test_llm_foundry_calls_its_ids_tokens(tmp_path):
+    row = {"tokens": np.array([5, 6, 7], "<i8").tobytes()}
+    save(tmp_path, {"shard.00000.mds": shard_files.mds_bytes({"tokens": ("bytes", None)}, [row])})
+    assert [r.ids.tolist() for r in everything(tmp_path)[1]] == [[5, 6, 7]]
+
+
 def test_an_index_that_names_missing_files_or_paths_is_said(tmp_path):
     save(
         tmp_path / "a",
@@ -637,6 +653,8 @@ def test_a_hub_data_set_is_read_through_datasets(tmp_path, monkeypatch):
         assert all("/" not in s.path for s in tree.shards)
         assert [r.ids.tolist() for r in items] == [[5, 6]] * 3 * splits
     assert asked == [("owner/name", "v1", "train"), ("owner/name", None, None)]
+    seen = pipeline.inspect("hf://owner/name:test", tokenizer=str(tiny.write_kimi(tmp_path / "tokenizer")))
+    assert [(s["source"], s["rows"], s["tokens"]) for s in seen.sources] == [("name", 3, 6)]
 
 
 def test_hub_names_are_checked_and_failures_are_said(tmp_path, monkeypatch):

@@ -51,7 +51,9 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     sizes, config = open_chunk(stream)
     names, encodings, fixed = _columns(config, limits)
     if not is_sample(dict.fromkeys(names), limits.hints):
-        raise NoSamples(not_samples(names))
+        if "tokens" not in names:
+            raise NoSamples(not_samples(names))
+        names[names.index("tokens")] = "input_ids"  # as LLM Foundry calls them
     keys = wanted(limits.hints)
     unsafe = [
         n for n, e in zip(names, encodings, strict=True) if n in keys and e.partition(":")[0] in ("pkl", "pickle")

@@ -82,7 +82,9 @@ def find_shards(root: Path | str, *, limits: Limits | None = None) -> Tree:
         ) from error
     if stat.S_ISREG(mode):
         walk = _Walk(root.parent, limits)
-        _file(walk, root.name, root.name.split(".")[0], root.stat())
+        index = index_of(root.parent, set(os.listdir(root.parent))) if root.suffix in (".bin", ".mds") else None
+        told = index.formats.get(root.name, "") if index is not None else ""
+        _file(walk, root.name, root.name.split(".")[0], root.stat(), told)
         return _tree(walk)
     if not stat.S_ISDIR(mode):
         raise UsageError(f"{root}: neither a directory nor a regular file", hint="give the directory of the shards")
