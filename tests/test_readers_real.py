@@ -102,7 +102,7 @@ def test_megatron(dtype, tmp_path):
             builder.add_item(torch.tensor(ids))
         builder.end_document()
     builder.finalize(str(tmp_path / "a_text_document.idx"))
-    assert [r.ids.tolist() for r in all_rows(tmp_path)] == [sum(d, []) for d in documents]
+    assert [r.ids.tolist() for r in all_rows(tmp_path)] == [[i for s in d for i in s] for d in documents]
 
 
 def test_webdataset(tmp_path):
