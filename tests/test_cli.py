@@ -62,6 +62,8 @@ def fake(monkeypatch, name: str, **members) -> None:
     module = types.ModuleType(f"promptkit.{name}")
     vars(module).update(members)
     monkeypatch.setitem(sys.modules, f"promptkit.{name}", module)
+    # another test file may have imported the real one, which then is an attribute of the package as well
+    monkeypatch.setitem(vars(sys.modules["promptkit"]), name, module)
 
 
 @pytest.fixture
