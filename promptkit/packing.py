@@ -167,7 +167,9 @@ def _from_pool(
             prompts.setdefault(prompt_id(wanted.messages, p.tools), (p, wanted.messages, p.response or wanted.answer))
     entries = list(prompts.items())
     texts = [opening(m) for _, (_, m, _) in entries]
-    leaked = leakage.leaks(texts, reference.sample["text"].to_list())
+    # With a limit every share counts, also those below what is called a leak.
+    least = leakage.MIN_SHARE if max_leak is None else 0.0
+    leaked = leakage.leaks(texts, reference.sample["text"].to_list(), min_share=least)
     if max_leak is not None:
         keep = [i for i, leak in enumerate(leaked) if leak is None or leak["share"] <= max_leak]
         if len(keep) < len(entries):
