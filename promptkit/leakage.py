@@ -7,10 +7,11 @@ least 0.8; a text of fewer than five words has no 5-gram and equals only its own
     "Write a  function that ADDS two numbers!" -> write a function that adds two numbers -> {3 word 5-grams}
 
 Words are hashed straight from UTF-8 bytes with NumPy (about 5 M words a second on one core), grams are hashes of
-hashes, and pairs are found by the prefix filter (Chaudhuri, Ganti, Kaushik 2006; Xiao et al. 2008, "PPJoin"): order the grams of every text from rare to common; two texts with Jaccard >= t share one of
-the first n - ceil(t n) + 1. Unlike MinHash bands it misses nothing, needs no seed, and rare-first order keeps the
-boilerplate of templated agent prompts from making every pair a candidate. Each pair is then verified exactly.
-Given up: collisions of 64-bit hashes (one in 10^7 for a million distinct grams).
+hashes, and pairs are found by the prefix filter (Chaudhuri, Ganti, Kaushik 2006; Xiao et al. 2008, "PPJoin"): order
+the grams of every text from rare to common; two texts with Jaccard >= t share one of the first n - ceil(t n) + 1.
+Unlike MinHash bands it misses nothing, needs no seed, and rare-first order keeps the boilerplate of templated agent
+prompts from making every pair a candidate. Each pair is then verified exactly. Given up: collisions of 64-bit hashes
+(one in 10^7 for a million distinct grams).
 """
 
 from __future__ import annotations
