@@ -547,8 +547,8 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "computing", "a concept of programming or computing", {_C: 8.0, _W: -2.0, _H: -2.0, _E: -2.0},
         words="b-tree, b-trees, hash table, hash tables, hash map, linked list, binary tree, binary search, "
-        "red-black tree, priority queue, data structure, data structures, algorithm, algorithms, big-o, time complexity, "
-        "quicksort, mergesort, sorting algorithm, dynamic programming, graph traversal, compiler, compilers, "
+        "red-black tree, priority queue, data structure, data structures, algorithm, algorithms, big-o, "
+        "time complexity, quicksort, mergesort, sorting algorithm, dynamic programming, graph traversal, compiler, compilers, "
         "interpreter, garbage collection, garbage collector, virtual memory, file system, operating system, mutex, "
         "semaphore, deadlock, race condition, multithreading, concurrency, coroutine, coroutines, "
         "event loop, database, databases, database index, sql, transaction isolation, sharding, "
