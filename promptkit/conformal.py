@@ -16,7 +16,7 @@ of AI": both are essays in words that no training row uses. On 13 coding and age
 foreign prompts flagged from 0.94 to 0.97, and lowered the share of HumanEval and MBPP flagged, which are of the mix's
 domains, from 0.40 and 0.47 to below 0.10. Larger weights pass whole sources whose domain the mix has.
 
-A text lies in a region only where at least 4 of its 10 nearest rows are of that cluster; else nothing is taken off,
+A text lies in a region only where at least half of its 10 nearest rows are of that cluster; else nothing is taken off,
 for held-out rows as for candidates. Every text has *a* nearest centroid, and what the vectors cannot express lands in
 the loosest cluster, whose own rows are all odd.
 
@@ -44,7 +44,7 @@ MIN_ROWS = 100  # fewer rows in all: p-values are refused
 MIN_HELDOUT = 400  # fewer held-out rows than this: cross-conformal
 MIN_GROUP = 40  # a cluster with fewer held-out rows is joined with its nearest
 N_FOLDS = 5
-MIN_AGREEMENT = 0.4  # share of the nearest rows that must be of a text's own cluster
+MIN_AGREEMENT = 0.5  # share of the nearest rows that must be of a text's own cluster
 AFFINITY_WEIGHT = 0.75
 REGION_SHARE = 0.65  # of what is usual in a loose region that is taken off
 

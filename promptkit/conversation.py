@@ -23,12 +23,14 @@ Message = dict[str, Any]
 ROLES = ("system", "user", "assistant", "tool")
 
 # System turns that templates and trainers insert by themselves (Kimi K2, SpecForge, Qwen2.5): no part of the request.
-DEFAULT_SYSTEMS = frozenset({
-    "You are a helpful assistant",
-    "You are a helpful assistant.",
-    "You are Kimi, an AI assistant created by Moonshot AI.",
-    "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-})
+DEFAULT_SYSTEMS = frozenset(
+    {
+        "You are a helpful assistant",
+        "You are a helpful assistant.",
+        "You are Kimi, an AI assistant created by Moonshot AI.",
+        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

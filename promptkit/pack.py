@@ -95,7 +95,8 @@ class Pack:
         self.manifest = dict(manifest)
         self.path = path
         self.rows = [dict(r) for r in rows]
-        self._prompts = [_prompt(r) for r in self.rows]
+        template = (self.manifest.get("template") or {}).get("name")
+        self._prompts = [_prompt(r, template) for r in self.rows]
 
     @property
     def name(self) -> str:
@@ -115,18 +116,18 @@ class Pack:
         """What a benchmark report names: name@version+sha256:hash."""
         return f"{self.name}@{self.version}+{self.content_hash}"
 
-    def __iter__(self) -> Iterator[Prompt]:
+    def __iter__(self) -> Iterator[PackPrompt]:
         return iter(self._prompts)
 
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def __getitem__(self, index: int) -> Prompt:
+    def __getitem__(self, index: int) -> PackPrompt:
         return self._prompts[index]
 
-    def by_domain(self) -> dict[str, list[Prompt]]:
+    def by_domain(self) -> dict[str, list[PackPrompt]]:
         """Return the prompts of each domain, domains in alphabetical order."""
-        out: dict[str, list[Prompt]] = {}
+        out: dict[str, list[PackPrompt]] = {}
         for prompt in self:
             out.setdefault(prompt.domain or "", []).append(prompt)
         return out
@@ -278,16 +279,38 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(canonical(dict(r)) + b"\n" for r in rows)
 
 
-def _prompt(row: Mapping[str, Any]) -> Prompt:
+class PackPrompt(Prompt):
+    """A prompt of a pack, which also knows the chat template that its mix was written in."""
+
+    __slots__ = ()
+
+    def text(self, tokenizer: Any = None, template: str | None = None) -> str:
+        """Return the prompt as the chat template renders it: `template`, else the pack's own.
+
+        Raises UsageError where the template cannot be written exactly. `tokenizer` is not needed for text; it stands
+        here so that `text` and `ids` are called alike.
+        """
+        return prompt_text(self, template or self.extra.get("template") or "")
+
+    def ids(self, tokenizer: Any, template: str | None = None) -> NDArray[Any]:
+        """Return the token ids of `text` under `tokenizer`, a promptkit Tokenizer or the path of one."""
+        from promptkit.tokenizers import load_tokenizer
+
+        loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+        ids: NDArray[Any] = loaded.encode_rendered(self.text(template=template))
+        return ids
+
+
+def _prompt(row: Mapping[str, Any], template: str | None = None) -> PackPrompt:
     own = ("id", "messages", "tools", "domain", "source", "expected_output_tokens")
-    return Prompt(
+    return PackPrompt(
         id=row["id"],
         messages=row["messages"],
         tools=row["tools"],
         domain=row["domain"],
         source=row["source"],
         expected_output_tokens=row["expected_output_tokens"],
-        extra={k: v for k, v in row.items() if k not in own},
+        extra={k: v for k, v in row.items() if k not in own} | {"template": template},
     )
 
 

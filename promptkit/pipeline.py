@@ -285,7 +285,8 @@ def build(
         assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
-            embedder=embedder, weight=weight, seed=seed, label=domains.label, masses=domains.masses, threads=threads, progress=progress,
+            embedder=embedder, weight=weight, seed=seed, label=domains.label, masses=domains.masses, threads=threads,
+            progress=progress,
         )  # fmt: skip
         del summary, frame
         rows, score, more = packing.pack_rows(
@@ -358,7 +359,6 @@ def _write_build(
         pack_score = {k: v for k, v in score.to_json().items() if k != "prompts"}
         pack_score["reference"] = {"path": str(out / "reference"), "fingerprint": fitted.fingerprint}
         content = pack.content_hash(rows)
-        version = pack.next_version(out / "packs" / name, rows, wanted=version)
         fields = {
             "inputs": _inputs(opened, account),
             "reference": {"fingerprint": fitted.fingerprint},
@@ -368,6 +368,7 @@ def _write_build(
             "score": _score_summary(pack_score),
             "known_limits": _limits(in_training, notes),
         }
+        version = pack.next_version(out / "packs" / name, rows, wanted=version, fields=fields)
         packed = pack.write_pack(rows, work / "packs", name=name, version=version, fields=fields)
         report.render(score=score, reference=fitted, pack=pack.load_pack(packed), out=work / "report.html")
         beside = {"account": [asdict(a) for a in account], "sources": sources, "notes": notes}

@@ -45,7 +45,13 @@ def main() -> None:
             assert not (isinstance(item, Fault) and item.reason.startswith(OURS)), item
         find_shards(root, limits=LIMITS)
 
-    options = [f"-max_total_time={seconds}", "-timeout=5", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=8192"]
+    options = [
+        f"-max_total_time={seconds}",
+        "-timeout=5",
+        "-rss_limit_mb=2048",
+        "-malloc_limit_mb=512",
+        "-max_len=8192",
+    ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], one)
     atheris.Fuzz()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-HOSTILE = '<script>alert("x")</script> \x1b[2J\x07 \u202eevil\u202c [/bold] [red]{{7*7}} </style> café 日本語 ' + "long " * 400
+HOSTILE = (
+    '<script>alert("x")</script> \x1b[2J\x07 \u202eevil\u202c [/bold] [red]{{7*7}} </style> café 日本語 '
+    + "long " * 400
+)
 
 TEXTS = [
     "Explain the theory of general relativity in depth.",

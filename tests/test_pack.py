@@ -11,6 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from conftest import EXAMPLES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from promptkit import pack as packs
 from promptkit.conversation import canonical, prompt_id
 from promptkit.errors import InputError, IntegrityError, ResourceError, UsageError
 from promptkit.pack import Pack, content_hash, diff, load_pack, next_version, verify, write_pack
+from promptkit.tokenizers import load_tokenizer
 
 
 def row(text="Sort a list in Python.", domain="coding", **more):
@@ -563,3 +565,19 @@ def test_next_version_is_the_least_honest_one(tmp_path):
 
 def test_domains_count(pack200):
     assert Counter(p.domain for p in pack200) == {d: len(m) for d, m in pack200.by_domain().items()}
+
+
+def test_prompts_of_a_pack_render_themselves_for_the_template_of_their_mix(tmp_path):
+    messages = [{"role": "user", "content": "Sort 3 1 2."}]
+    row = {"id": prompt_id(messages, None), "messages": messages, "domain": "coding"}
+    fields = {"template": {"name": "chatml", "kwargs": {}}}
+    (prompt,) = load_pack(write_pack([row], tmp_path, name="p", version="1.0.0", fields=fields))
+    assert prompt.text() == "<|im_start|>user\nSort 3 1 2.<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        prompt.text(template="kimi-k2")
+        == "<|im_user|>user<|im_middle|>Sort 3 1 2.<|im_end|><|im_assistant|>assistant<|im_middle|>"
+    )
+    tokenizer = load_tokenizer(EXAMPLES / "training_mix" / "tokenizer")
+    ids = prompt.ids(tokenizer, template="kimi-k2")
+    assert tokenizer.decode(ids) == prompt.text(template="kimi-k2")
+    assert tokenizer.specials["<|im_user|>"] == ids[0]

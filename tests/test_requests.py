@@ -60,7 +60,9 @@ def test_a_row_cut_inside_its_first_user_turn_is_no_request() -> None:
 
 
 def test_a_row_without_a_user_turn_is_no_request() -> None:
-    assert request([turn("system", "Be brief."), turn("assistant", "Yes.")], tools=False, truncated=False, key="a") is None
+    assert (
+        request([turn("system", "Be brief."), turn("assistant", "Yes.")], tools=False, truncated=False, key="a") is None
+    )
 
 
 def test_an_unknown_reading_names_the_known_ones() -> None:

@@ -89,9 +89,7 @@ READERS: dict[str, Reader] = {
 UNKNOWN_ROWS = 1000
 
 
-def with_hints(
-    limits: Limits | None, *, dtype: str | None = None, fields: Mapping[str, str] | None = None
-) -> Limits:
+def with_hints(limits: Limits | None, *, dtype: str | None = None, fields: Mapping[str, str] | None = None) -> Limits:
     """Return limits that carry what the user says about files: the type of ids without a header, and field -> column.
 
     Raises UsageError for an unknown type or field.
