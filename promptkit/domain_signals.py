@@ -546,18 +546,17 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     Signal(
         "computing", "a concept of programming or computing", {_C: 8.0, _W: -2.0, _H: -2.0, _E: -2.0},
-        words="b-tree, b-trees, hash table, hash tables, hash map, linked list, binary tree, binary search, "
-        "red-black tree, priority queue, data structure, data structures, algorithm, algorithms, big-o, "
-        "time complexity, quicksort, mergesort, sorting algorithm, dynamic programming, graph traversal, compiler, compilers, "
-        "interpreter, garbage collection, garbage collector, virtual memory, file system, operating system, mutex, "
-        "semaphore, deadlock, race condition, multithreading, concurrency, coroutine, coroutines, "
-        "event loop, database, databases, database index, sql, transaction isolation, sharding, "
-        "paxos, load balancer, microservices, rest api, graphql, grpc, http, tcp, udp, "
-        "dns, tls, docker, kubernetes, git, regex, regular expression, regular expressions, unit test, unit tests, "
-        "refactoring, design pattern, design patterns, object-oriented, functional programming, type system, generics, "
-        "pointers, memory management, cache eviction, caching, bloom filter, lru cache, api, sdk, backend, frontend, "
-        "web server, websocket, websockets, oauth, serialization, protobuf, garbage-collected, bytecode, "
-        "jit, llvm, simd",
+        words="b-tree, b-trees, hash table, hash tables, hash map, linked list, binary tree, binary search, red-black "
+        "tree, priority queue, data structure, data structures, algorithm, algorithms, big-o, time complexity, "
+        "quicksort, mergesort, sorting algorithm, dynamic programming, graph traversal, compiler, compilers, "
+        "interpreter, garbage collection, garbage collector, virtual memory, file system, operating system, "
+        "mutex, semaphore, deadlock, race condition, multithreading, concurrency, coroutine, coroutines, event "
+        "loop, database, databases, database index, sql, transaction isolation, sharding, paxos, load balancer, "
+        "microservices, rest api, graphql, grpc, http, tcp, udp, dns, tls, docker, kubernetes, git, regex, "
+        "regular expression, regular expressions, unit test, unit tests, refactoring, design pattern, design "
+        "patterns, object-oriented, functional programming, type system, generics, pointers, memory management, "
+        "cache eviction, caching, bloom filter, lru cache, api, sdk, backend, frontend, web server, websocket, "
+        "websockets, oauth, serialization, protobuf, garbage-collected, bytecode, jit, llvm, simd",
         where="edges",
     ),
     # Nothing.

@@ -296,7 +296,7 @@ class PackPrompt(Prompt):
         """Return the token ids of `text` under `tokenizer`, a promptkit Tokenizer or the path of one."""
         from promptkit.tokenizers import load_tokenizer
 
-        loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+        loaded = load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer
         ids: NDArray[Any] = loaded.encode_rendered(self.text(template=template))
         return ids
 

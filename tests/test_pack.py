@@ -573,11 +573,9 @@ def test_prompts_of_a_pack_render_themselves_for_the_template_of_their_mix(tmp_p
     fields = {"template": {"name": "chatml", "kwargs": {}}}
     (prompt,) = load_pack(write_pack([row], tmp_path, name="p", version="1.0.0", fields=fields))
     assert prompt.text() == "<|im_start|>user\nSort 3 1 2.<|im_end|>\n<|im_start|>assistant\n"
-    assert (
-        prompt.text(template="kimi-k2")
-        == "<|im_user|>user<|im_middle|>Sort 3 1 2.<|im_end|><|im_assistant|>assistant<|im_middle|>"
-    )
+    kimi = prompt.text(template="kimi-k2.5")
+    assert kimi.startswith("<|im_user|>user<|im_middle|>Sort 3 1 2.<|im_end|><|im_assistant|>assistant<|im_middle|>")
     tokenizer = load_tokenizer(EXAMPLES / "training_mix" / "tokenizer")
-    ids = prompt.ids(tokenizer, template="kimi-k2")
-    assert tokenizer.decode(ids) == prompt.text(template="kimi-k2")
+    ids = prompt.ids(tokenizer, template="kimi-k2.5")
+    assert tokenizer.decode(ids) == kimi
     assert tokenizer.specials["<|im_user|>"] == ids[0]
