@@ -2,19 +2,18 @@
 
     token ids, domain masses -> closeness, cross-entropy, affinity -> oddness -> p among held-out rows = typicality
 
-*Oddness* is the sum of the text's ranks, among held-out rows, in distance (low closeness), in cross-entropy and, at
-three quarters of the weight, in foreignness of domain (low affinity); beyond the range of the held-out rows farther is
-farther. If the text lies in a region of the mix whose own rows are odder than most, two thirds of that are taken off:
-the difference of the median oddness of the held-out rows of its cluster from that of all. So a rare but legitimate
-region is not foreign. Held-out rows fitted neither the neighbours nor the trigram model, so under the null a text is
+*Oddness* is the sum of the text's ranks, among held-out rows, in distance (low closeness), in cross-entropy and in
+foreignness of domain (low affinity); beyond the range of the held-out rows farther is farther. If the text lies in a
+region of the mix whose own rows are odder than most, four fifths of that are taken off: of the difference of the median
+oddness of the held-out rows of its cluster from that of all. So a rare but legitimate region is not foreign. Held-out rows fitted neither the neighbours nor the trigram model, so under the null a text is
 exchangeable with them, and p = (1 + #{held-out at least as odd}) / (1 + held-out) (Vovk, Gammerman and Shafer 2005).
 
 *Affinity* is the logarithm of the mix's share of the text's domains: sum over domains of P(domain | text) times the
 share of the mix in that domain. Words alone find "a guide to B-trees" as far from code as "the economic implications
 of AI": both are essays in words that no training row uses. On 13 coding and agentic sources against 18 foreign ones
-(one split, the larger of two p-values as the rule) affinity raised the mean AUC from 0.983 to 0.990 and the share of
-foreign prompts flagged from 0.94 to 0.97, and lowered the share of HumanEval and MBPP flagged, which are of the mix's
-domains, from 0.40 and 0.47 to below 0.10. Larger weights pass whole sources whose domain the mix has.
+(one split) affinity raised the mean AUC from 0.983 to 0.991 and the share of foreign prompts flagged from 0.94 to 0.96,
+and lowered the share of HumanEval and MBPP flagged, which are of the mix's domains, from 0.40 and 0.47 to 0.02 and 0.
+A larger weight passes whole sources whose domain the mix has.
 
 A text lies in a region only where at least half of its 10 nearest rows are of that cluster; else nothing is taken off,
 for held-out rows as for candidates. Every text has *a* nearest centroid, and what the vectors cannot express lands in
@@ -45,8 +44,7 @@ MIN_HELDOUT = 400  # fewer held-out rows than this: cross-conformal
 MIN_GROUP = 40  # a cluster with fewer held-out rows is joined with its nearest
 N_FOLDS = 5
 MIN_AGREEMENT = 0.5  # share of the nearest rows that must be of a text's own cluster
-AFFINITY_WEIGHT = 0.75
-REGION_SHARE = 0.65  # of what is usual in a loose region that is taken off
+REGION_SHARE = 0.8  # of what is usual in a loose region that is taken off
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ class View:
         if self._rank_affinity is not None:
             if affinity is None:
                 raise ValueError("this view was fitted with domain affinities: pass `affinity`, one value per text")
-            odd = odd + AFFINITY_WEIGHT * self._rank_affinity(-np.asarray(affinity))
+            odd = odd + self._rank_affinity(-np.asarray(affinity))
         return np.round(odd, 6)
 
     def _usual_oddness(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:

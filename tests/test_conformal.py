@@ -159,6 +159,6 @@ def test_most_of_what_is_usual_in_a_loose_region_is_taken_off():
     raw = v._odd(v.closeness, v.cross_entropy, None)
     for g in np.unique(v._group[v._group >= 0]):
         own = v._group == g
-        taken = 0.65 * max(0.0, np.median(raw[own]) - np.median(raw))
+        taken = 0.8 * max(0.0, np.median(raw[own]) - np.median(raw))
         np.testing.assert_allclose(raw[own] - v.oddness[own], taken, atol=1e-5)
     np.testing.assert_array_equal(v.oddness[v._group < 0], raw[v._group < 0])
