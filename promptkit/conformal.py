@@ -5,8 +5,9 @@
 *Oddness* is the sum of the text's ranks, among held-out rows, in distance (low closeness), in cross-entropy and in
 foreignness of domain (low affinity); beyond the range of the held-out rows farther is farther. If the text lies in a
 region of the mix whose own rows are odder than most, four fifths of that are taken off: of the difference of the median
-oddness of the held-out rows of its cluster from that of all. So a rare but legitimate region is not foreign. Held-out rows fitted neither the neighbours nor the trigram model, so under the null a text is
-exchangeable with them, and p = (1 + #{held-out at least as odd}) / (1 + held-out) (Vovk, Gammerman and Shafer 2005).
+oddness of the held-out rows of its cluster from that of all. So a rare but legitimate region is not foreign.
+Held-out rows fitted neither the neighbours nor the trigram model, so under the null a text is exchangeable with them,
+and p = (1 + #{held-out at least as odd}) / (1 + held-out) (Vovk, Gammerman and Shafer 2005).
 
 *Affinity* is the logarithm of the mix's share of the text's domains: sum over domains of P(domain | text) times the
 share of the mix in that domain. Words alone find "a guide to B-trees" as far from code as "the economic implications
