@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from promptkit.errors import UsageError
-from promptkit.visible import count
+from promptkit.visible import count, visible
 
 from .app import shared
 from .console import Progress, Talk, snippet, some
@@ -212,7 +212,7 @@ def show_account(talk: Talk, account: Iterable[Any]) -> None:
         for a in failed[:SHOWN]:  # a path may be longer than a line: it stands alone, its reason below
             what = "whole file" if a.status == "failed" and not a.rows else some(a.rows_failed, "row")
             reasons = "; ".join(f"{r} ({n:,})" for r, n in sorted(a.row_reasons.items())) if a.rows_failed else ""
-            talk.line(f"  {a.path}", paste=True)
+            talk.line(f"  {visible(a.path)}", paste=True)
             talk.pair("", f"{what}: {'; '.join(x for x in (a.reason, reasons) if x)}", width=4)
         if len(failed) > SHOWN:
             talk.line(f"  and {len(failed) - SHOWN:,} more; --json lists all")
@@ -230,7 +230,7 @@ def show_account(talk: Talk, account: Iterable[Any]) -> None:
     if talk.verbose:
         for a in entries:
             if a.status == "skipped":
-                talk.line(f"  {a.path}: {a.reason}", paste=True)
+                talk.line(f"  {visible(a.path)}: {a.reason}", paste=True)
 
 
 def lost(talk: Talk, result: Any) -> int:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from promptkit import readers
 from promptkit.conversation import Conversation, response_text
 from promptkit.errors import InputError
+from promptkit.visible import visible
 
 if TYPE_CHECKING:
     from promptkit.tokenizers import Tokenizer
@@ -215,7 +216,7 @@ def _found(account: Sequence[readers.FileAccount]) -> str:
     """List what a directory held instead of shards."""
     if not account:
         return "the directory holds no file at all; check the path"
-    shown = [f"{a.path}: {a.status} ({a.reason})" for a in account[:8]]
+    shown = [f"{visible(a.path)}: {a.status} ({_why(a)})" for a in account[:8]]
     more = f"\n    and {len(account) - 8} more" if len(account) > 8 else ""
     return (
         "found instead:\n    "
@@ -223,6 +224,11 @@ def _found(account: Sequence[readers.FileAccount]) -> str:
         + more
         + "\n  give a directory of .jsonl, .arrow, .parquet, .ckpt ..."
     )
+
+
+def _why(account: readers.FileAccount) -> str:
+    rows = [f"{reason}, {n:,} row{'s' * (n != 1)}" for reason, n in sorted(account.row_reasons.items())]
+    return "; ".join(x for x in (account.reason, *rows) if x)
 
 
 # -------------------------------------------------------------------------------------- reading

@@ -745,7 +745,7 @@ def _write_arrow(sample: pl.DataFrame, path: Path) -> None:
             values, missing = column.fill_null(zero).to_numpy(), column.is_null().to_numpy()
             columns[column.name] = pa.array(np.ascontiguousarray(values), mask=missing if missing.any() else None)
     table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+    with pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
         out.write_table(table)
 
 

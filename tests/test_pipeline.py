@@ -145,6 +145,13 @@ def test_a_missing_directory_and_an_empty_one_are_told_apart(tmp_path: Path) -> 
     assert error.value.hint
 
 
+def test_where_no_row_could_be_read_the_error_says_what_was_wrong_with_each_file(tmp_path: Path) -> None:
+    (tmp_path / "a\n  forged.jsonl").write_text("not json")
+    with pytest.raises(InputError, match="not one row") as error:
+        pipeline.inspect(tmp_path)
+    assert "a\\n  forged.jsonl: read (not JSON, or cut, 1 row)" in error.value.hint
+
+
 def test_ids_without_a_tokenizer_name_the_option(tmp_path: Path) -> None:
     shutil.copytree(MIX / "B1_toolcalls", tmp_path / "mix" / "B1_toolcalls")
     with pytest.raises(InputError, match="no tokenizer") as error:

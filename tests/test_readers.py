@@ -14,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import shard_files
 import zstandard
@@ -251,6 +253,22 @@ def test_names_that_are_not_utf8_can_be_shown_and_read(tmp_path):
     assert (shard.path, shard.source) == ("caf\\xe9/new\nline\\xff.jsonl", "caf\\xe9")
     shard.path.encode("utf-8")
     assert len(good(list(read(tmp_path, shard)))) == 3
+
+
+def test_arrow_and_parquet_under_names_that_are_not_utf8_are_read(tmp_path):
+    table = pa.table({"input_ids": [ids for ids, _ in ROWS], "loss_mask": [mask for _, mask in ROWS]})
+    folder = os.path.join(os.fsencode(tmp_path), b"bad\xff")
+    os.mkdir(folder)
+    pq.write_table(table, tmp_path / "p")
+    with pa.ipc.new_stream(tmp_path / "s", table.schema) as out:
+        out.write_table(table)
+    with pa.ipc.new_file(tmp_path / "f", table.schema) as out:
+        out.write_table(table)
+    for name in ("p", "s", "f"):
+        os.rename(tmp_path / name, os.path.join(folder, name.encode() + b"\xfe.bin"))
+    tree = find_shards(tmp_path)
+    assert [s.n_rows for s in tree.shards if s.format == "parquet"] == [3]
+    assert [len(good(list(read(tmp_path, s)))) for s in tree.shards] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(

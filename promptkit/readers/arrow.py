@@ -6,6 +6,7 @@ are kept.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ def read_stream(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of an IPC stream."""
     import pyarrow as pa
 
-    with open(path, "rb") as raw, pa.OSFile(str(path)) as file:
+    with open(path, "rb") as raw, pa.OSFile(os.fsencode(path)) as file:
         yield from _read(file, limits, batches(raw, 0, limits))
 
 
@@ -30,7 +31,7 @@ def read_stream_behind(path: Path, start: int, limits: Limits) -> Iterator[Recor
     """Yield the rows of an IPC stream that begins in the middle of a file."""
     import pyarrow as pa
 
-    with open(path, "rb") as raw, pa.OSFile(str(path)) as file:
+    with open(path, "rb") as raw, pa.OSFile(os.fsencode(path)) as file:
         file.seek(start)
         yield from _read(file, limits, batches(raw, start, limits))
 
@@ -70,7 +71,7 @@ def read_file(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of an IPC file."""
     import pyarrow as pa
 
-    with open(path, "rb") as raw, pa.OSFile(str(path)) as source:
+    with open(path, "rb") as raw, pa.OSFile(os.fsencode(path)) as source:
         try:
             file = pa.ipc.open_file(source)
             n_batches = file.num_record_batches

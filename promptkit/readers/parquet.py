@@ -6,13 +6,18 @@ and no others; a cut file has no footer and is lost whole.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptkit.readers.arrow import short
 from promptkit.readers.parquet_footer import ColumnSize, column_sizes
 from promptkit.readers.records import BadFile, Fault, Limits, Record
 from promptkit.readers.tables import records, wanted_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Rows decoded at a time. Few, because a dictionary page of one long text can stand for it in every row.
 BATCH = 64
@@ -21,9 +26,7 @@ BATCH = 64
 def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of one Parquet file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    errors = (pa.ArrowException, OSError, ValueError)
     with open(path, "rb") as raw:
         raw.seek(0, 2)
         raw.seek(max(0, raw.tell() - 4))
@@ -32,8 +35,17 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             raise BadFile("Parquet with an encrypted footer: decrypt it first")
         if tail != b"PAR1":
             raise BadFile("truncated Parquet: no footer, so nothing can be read")
+    with pa.OSFile(os.fsencode(path)) as source:  # as text, pyarrow refuses names that are not UTF-8
+        yield from _read(source, path, limits)
+
+
+def _read(source: pa.OSFile, path: Path, limits: Limits) -> Iterator[Record | Fault]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    errors = (pa.ArrowException, OSError, ValueError)
     try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
+        file = pq.ParquetFile(source, page_checksum_verification=True)
         n_groups = file.num_row_groups
         columns = wanted_columns(file.schema_arrow, limits.hints)
     except errors as error:
@@ -83,7 +95,8 @@ def count_rows(path: Path) -> int | None:
     import pyarrow.parquet as pq
 
     try:
-        n_rows: int = pq.read_metadata(path).num_rows
+        with open(path, "rb") as file:
+            n_rows: int = pq.read_metadata(file).num_rows
         return n_rows
     except (pa.ArrowException, OSError, ValueError):
         return None
