@@ -9,7 +9,7 @@ import click
 
 from promptkit.visible import number, p_value
 
-from .app import shared
+from .app import SEED, shared
 from .console import Progress, Talk
 from .reading import lost, reading_options, show_account, show_sources
 
@@ -31,7 +31,7 @@ Examples:
 @click.option(
     "--out", default="promptkit-out", show_default=True, metavar="DIR", help="Where reference, pack and report go."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same input, options and seed: same bytes.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Same input, options and seed: same bytes.")
 @click.option(
     "--weight", type=click.Choice(["rows", "tokens"]), default="rows", show_default=True, help="What shares count."
 )

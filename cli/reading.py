@@ -12,7 +12,7 @@ import click
 from promptkit.errors import UsageError
 from promptkit.visible import count, visible
 
-from .app import shared
+from .app import SEED, shared
 from .console import Progress, Talk, snippet, some
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,7 +128,7 @@ Examples:
 @click.argument("directory")
 @click.option("-o", "--out", required=True, metavar="FILE", help="A .jsonl or .parquet file to write.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows, drawn by hash of (shard, row).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sample.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the sample.")
 @click.option("--strict", is_flag=True, help="Write nothing when more is lost than allowed.")
 @reading_options
 @shared

@@ -11,7 +11,7 @@ import click
 from promptkit.errors import UsageError
 from promptkit.visible import interval, is_number, number, one_line, p_value, percent
 
-from .app import shared
+from .app import SEED, shared
 from .console import Progress, Talk, plain, shell, snippet
 
 LISTED = 10  # prompts and clusters shown in the text; --json and the report hold all
@@ -52,7 +52,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @click.option(
     "--response", metavar="FIELD", help="The field that holds a model's answers, where it has an unusual name."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the null draws.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the null draws.")
 @click.option("--draws", type=click.IntRange(99), default=1999, show_default=True, help="Null draws per batch.")
 @click.option(
     "--weight", type=click.Choice(["rows", "tokens"]), help="What the mix is weighted by; default: as it was built."

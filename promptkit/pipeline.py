@@ -246,6 +246,8 @@ def build(
         raise UsageError(f"size is {size}", hint="give a number of prompts above 0")
     if sample_size < 1:
         raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)

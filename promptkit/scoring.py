@@ -139,6 +139,8 @@ def score(
     """
     from threadpoolctl import threadpool_limits
 
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
     if draws < MIN_DRAWS:
         raise UsageError(f"draws is {draws}", hint=f"give {MIN_DRAWS} or more; 1999 is the default")
     if isinstance(reference, str | Path):

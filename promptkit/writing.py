@@ -127,20 +127,22 @@ def only_one(out: str | os.PathLike[str]) -> Iterator[None]:
     _check_folder(out)
     with explained(out):
         made = _make_parents(out)
-        lock = out / ".lock"
-        try:
+    lock = out / ".lock"
+    try:
+        with explained(out):
             handle = _take(lock, out)
-            try:
+        try:
+            with explained(out):
                 for left in sorted(out.iterdir()):
                     if _TEMPORARY.fullmatch(left.name):  # of a killed run: nobody else works here now
                         _remove(left)
-                yield
-            finally:
-                with contextlib.suppress(OSError):
-                    os.unlink(lock)
-                os.close(handle)
+            yield  # what fails in here, such as reading, is not about `out`
         finally:
-            _remove_empty(made)
+            with contextlib.suppress(OSError):
+                os.unlink(lock)
+            os.close(handle)
+    finally:
+        _remove_empty(made)
 
 
 def _take(lock: Path, out: Path) -> int:

@@ -137,6 +137,12 @@ def test_growing_prefixes_of_neighbours_count_once_in_the_mix_and_stay_in_detoke
     assert pipeline.detokenize(tmp_path / "mix", tmp_path / "o.jsonl", processes=1).rows == 6
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_numpy_or_scikit_learn_refuses_is_refused_at_once(tmp_path: Path, seed: int) -> None:
+    with pytest.raises(UsageError, match=f"seed is {seed}"):
+        pipeline.build(MIX, out=tmp_path, seed=seed)
+
+
 def test_a_missing_directory_and_an_empty_one_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere"):
         pipeline.inspect(tmp_path / "nowhere")

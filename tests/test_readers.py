@@ -255,6 +255,27 @@ def test_names_that_are_not_utf8_can_be_shown_and_read(tmp_path):
     assert len(good(list(read(tmp_path, shard)))) == 3
 
 
+def test_a_file_that_may_be_listed_and_not_looked_at_is_lost_alone(tmp_path, monkeypatch):
+    # as in a directory with r and without x, which is no obstacle to a test that runs as root
+    class Listing(list):
+        __enter__ = close = __exit__ = lambda self, *_: self
+
+    class Entry:
+        name, path = "a.jsonl", str(tmp_path / "a.jsonl")
+
+        def stat(self, *, follow_symlinks):
+            raise PermissionError(13, "Permission denied", self.path)
+
+    (tmp_path / "b.jsonl").write_bytes(jsonl_bytes(ROWS))
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: Listing([Entry(), *real(path)]))
+    tree = find_shards(tmp_path)
+    assert [s.path for s in tree.shards] == ["b.jsonl"]
+    assert [(a.path, a.status, a.reason) for a in tree.account] == [
+        ("a.jsonl", "failed", "cannot be read: Permission denied")
+    ]
+
+
 def test_arrow_and_parquet_under_names_that_are_not_utf8_are_read(tmp_path):
     table = pa.table({"input_ids": [ids for ids, _ in ROWS], "loss_mask": [mask for _, mask in ROWS]})
     folder = os.path.join(os.fsencode(tmp_path), b"bad\xff")

@@ -230,3 +230,10 @@ def test_a_refused_run_leaves_no_empty_output_folder(tmp_path):
     with pytest.raises(KeyError), writing.only_one(tmp_path / "a" / "out"):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_work_is_not_blamed_on_the_place(tmp_path):
+    shard = PermissionError(errno.EACCES, "Permission denied", "shard")
+    with pytest.raises(PermissionError) as error, writing.only_one(tmp_path / "out"):
+        raise shard
+    assert error.value is shard

@@ -131,7 +131,12 @@ def _directory(walk: _Walk, relative: str, depth: int, beside_arrow: bool = Fals
     for entry in entries:
         name = shown(entry.name)
         path = f"{relative}/{name}" if relative else name
-        info = entry.stat(follow_symlinks=False)
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except OSError as error:  # a directory that may be listed and not entered; a file that went away
+            walk.account.append(FileAccount(path, "failed", f"cannot be read: {error.strerror or error}"))
+            found = True
+            continue
         if stat.S_ISLNK(info.st_mode):
             target = _inside(walk, entry)
             if target is None:
