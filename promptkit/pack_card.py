@@ -26,7 +26,8 @@ def card(manifest: Mapping[str, Any], rows: Rows) -> bytes:
     parts = [
         _header(manifest, rows),
         f"# {name} {version}",
-        f"{n} prompts that represent a training mix, with domain labels, made by promptkit.",
+        _inert((manifest["recipe"] or {}).get("description", "")),  # only written packs have one
+        f"{n} prompts with domain labels, {_origin(manifest)}.",
     ]
     if trained:
         parts.append(
@@ -58,6 +59,12 @@ def card(manifest: Mapping[str, Any], rows: Rows) -> bytes:
         f"Acceptance length on this pack means: {_inert(manifest['acceptance_length'])}.",
     ]  # fmt: skip
     return ("\n\n".join(p for p in parts if p) + "\n").encode("utf-8", "replace")
+
+
+def _origin(manifest: Mapping[str, Any]) -> str:
+    if (manifest["recipe"] or {}).get("kind") == "written":
+        return "written for promptkit; they stand for no particular training mix"
+    return "chosen by promptkit to represent a training mix"
 
 
 def licence_notes(rows: Rows, texts: Mapping[str, str]) -> dict[str, bytes]:
