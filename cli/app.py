@@ -178,7 +178,8 @@ def _failed(error: BaseException, talk: Talk) -> int:
     """Print an error that is somebody's to mend, and return its exit code."""
     code, kind, message, hint = _described(error)
     if talk.json:
-        talk.document({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": code}})
+        with contextlib.suppress(OSError):  # stdout itself may be what is full; stderr still says so
+            talk.document({"error": {"kind": kind, "message": message, "hint": hint, "exit_code": code}})
     talk.error(message, hint)
     return code
 
@@ -204,7 +205,9 @@ def _described(error: BaseException) -> tuple[int, str, str, str]:
     assert isinstance(error, OSError)
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return 6, "ResourceError", f"{where}disk full", "free some space, or choose another --out"
+        return 6, "ResourceError", f"{where}disk full", "free some space there and in TMPDIR, or choose another --out"
+    if error.errno == errno.EFBIG:
+        return 6, "ResourceError", f"{where}{error.strerror}", "raise the limit of file sizes (ulimit -f)"
     if error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE):
         return 6, "ResourceError", f"{where}{error.strerror}", "raise the limit (ulimit), or use fewer --processes"
     return 2, "UsageError", f"{where}{error.strerror or error}", "check the path and its permissions"

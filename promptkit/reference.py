@@ -16,15 +16,14 @@ Its fingerprint is the sha256 of the list of file hashes. The same sample, optio
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +32,9 @@ from promptkit import clusters as regions
 from promptkit import embedders
 from promptkit.conformal import MIN_HELDOUT, MIN_ROWS, View, folds_by_unit
 from promptkit.conversation import canonical
-from promptkit.errors import InputError, IntegrityError, ResourceError, UsageError
+from promptkit.errors import InputError, IntegrityError, UsageError
 from promptkit.lexical import LexicalProfile, find
+from promptkit.writing import publish, temporary_beside
 
 if TYPE_CHECKING:
     import polars as pl
@@ -239,42 +239,28 @@ class Reference:
             raise UsageError(
                 f"{target}: exists and is no reference", hint="choose another directory, or remove this one first"
             )
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        old = target.with_name(f".{target.name}.{os.getpid()}.old")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(scratch, ignore_errors=True)
+        with temporary_beside(target, directory=True) as work:
+            scratch = work / "reference"
             scratch.mkdir()
             files = self._write_files(scratch)
             fingerprint = _fingerprint(files)
             manifest = {"format_version": FORMAT_VERSION, "fingerprint": fingerprint, "files": files}
-            _write_bytes(scratch / MANIFEST, canonical(manifest) + b"\n")
-            if target.exists():
-                os.replace(target, old)
-            os.replace(scratch, target)
-        except OSError as error:
-            if old.exists() and not target.exists():
-                os.replace(old, target)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise ResourceError(
-                    f"{target}: disk full while writing the reference", hint="free some space"
-                ) from error
-            raise UsageError(f"{target}: reference not written ({error.strerror})", hint="check the path") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+            (scratch / MANIFEST).write_bytes(canonical(manifest) + b"\n")
+            publish(scratch, target)
         self._fingerprint, self.path = fingerprint, str(target)
         return target
 
     def _write_files(self, directory: Path) -> list[dict[str, Any]]:
         """Write everything but the manifest; return path, bytes and sha256 of each file, sorted by path."""
-        _write_bytes(directory / "profile.json", canonical(self._profile) + b"\n")
+        (directory / "profile.json").write_bytes(canonical(self._profile) + b"\n")
         _write_arrow(self.sample, directory / "sample.arrow")
         for name in sorted(self._arrays):
             path = directory / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as out:
-                np.lib.format.write_array(out, np.ascontiguousarray(self._arrays[name]), allow_pickle=False)
+                # No file to numpy: into one it would write past Python, and a full disk has no errno there.
+                plain: Any = SimpleNamespace(write=out.write)
+                np.lib.format.write_array(plain, np.ascontiguousarray(self._arrays[name]), allow_pickle=False)
         self.tokenizer.save(directory / "tokenizer")
         paths = sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file())
         return [{"path": p, "bytes": (directory / p).stat().st_size, "sha256": _sha256(directory / p)} for p in paths]
@@ -718,13 +704,6 @@ def _view_arrays(name: str, view: View) -> dict[str, NDArray[Any]]:
 def _view(arrays: Mapping[str, NDArray[Any]], name: str, n_models: int) -> View:
     profiles = [LexicalProfile(_Part(arrays, f"{name}/model_{f}")) for f in range(n_models)]
     return View(profiles, _Part(arrays, name))
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    with open(path, "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
 
 
 def _write_arrow(sample: pl.DataFrame, path: Path) -> None:

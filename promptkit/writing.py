@@ -84,6 +84,8 @@ def publish(temporary: str | os.PathLike[str], target: str | os.PathLike[str]) -
             if target.is_symlink() or (target.exists() and target.is_dir() != is_directory):
                 kind = "a link" if target.is_symlink() else "a directory" if target.is_dir() else "a file"
                 raise UsageError(f"output {target}: is {kind}", hint="remove it or give another place")
+            if target.exists() and not (target.is_dir() or target.is_file()):
+                raise UsageError(f"output {target}: is a device or a FIFO", hint="give another place")
             if is_directory and target.exists():
                 _exchange(temporary, target)
             else:

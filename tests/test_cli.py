@@ -640,6 +640,17 @@ def test_sigterm_exits_143(tmp_path):
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=30) == 143
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_disk_under_stdout_exits_6_without_a_traceback(tmp_path, more):
+    command = [sys.executable, *_program(), "doctor", *more]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=_env(), cwd=tmp_path)
+    assert done.returncode == 6
+    assert b"disk full" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 
 
 def test_slow_runs_say_a_plain_line_when_piped(run, monkeypatch):

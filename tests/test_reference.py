@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pytest
 
 from promptkit import reference
 from promptkit.conversation import canonical, opening, prompt_id, response_text
-from promptkit.errors import InputError, IntegrityError, UsageError
+from promptkit.errors import InputError, IntegrityError, ResourceError, UsageError
 from promptkit.tokenizers import load_tokenizer
 
 TOPICS = {
@@ -200,6 +201,19 @@ def test_save_replaces_a_reference_but_nothing_else(fitted, tmp_path):
     fitted.save(target)
     assert reference.load_reference(target).path == str(target)
     assert [p.name for p in tmp_path.iterdir()] == ["r"]  # no leftovers
+def test_a_full_disk_is_a_resource_error_whichever_file_it_hits(fitted, saved, tmp_path):
+    sizes = {p.stat().st_size for p in saved.rglob("*") if p.is_file()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in sizes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))  # Python ignores SIGXFSZ: a write fails instead
+        try:
+            with pytest.raises(ResourceError, match="while writing"):
+                fitted.save(tmp_path / "r")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not list(tmp_path.iterdir())
+
+
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("do not delete")
     with pytest.raises(UsageError, match="no reference"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -195,12 +196,13 @@ def test_a_reference_has_sources_regions_and_lengths(tmp_path):
 
 
 def test_unwritable_target_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match="report not written"):
-        render(score=score_json(), out=tmp_path / "no" / "r.html")
     (tmp_path / "dir").mkdir()
-    with pytest.raises(UsageError, match="report not written"):
+    with pytest.raises(UsageError, match="is a directory"):
         render(score=score_json(), out=tmp_path / "dir")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["dir"]
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UsageError, match="FIFO"):  # as root, /dev/null would be replaced
+        render(score=score_json(), out=tmp_path / "fifo")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dir", "fifo"]
 
 
 def test_markdown_names_verdict_gates_and_foreign_prompts():

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptkit.report import views
 from promptkit.visible import count, number, one_line, percent, visible
+from promptkit.writing import write_file
 
 if TYPE_CHECKING:
     from promptkit.pack import Pack
@@ -52,7 +53,8 @@ def render(
         if len(page) <= MAX_BYTES or n < 10:
             break
         n //= 2
-    return _write(Path(out), page)
+    write_file(out, page)
+    return Path(out)
 
 
 def to_markdown(score: Any, texts: Sequence[str] = ()) -> str:
@@ -114,23 +116,3 @@ def _page(context: dict[str, Any]) -> str:
 
 def _csp_hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
-
-
-def _write(out: Path, page: bytes) -> Path:
-    """Write beside the target and rename, so that a reader sees the old page or the new one."""
-    import errno
-
-    from promptkit.errors import ResourceError, UsageError
-
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as f:
-            f.write(page)
-        os.replace(temporary, out)
-    except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceError(f"{out}: disk full while writing the report", hint="free some space") from None
-        raise UsageError(f"{out}: report not written: {e.strerror or e}", hint="check the path") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return out
