@@ -65,11 +65,12 @@ def label(
     *,
     messages: Sequence[Sequence[Message] | None] | None = None,
     tools: Sequence[Any] | None = None,
+    spoken: bool = True,
 ) -> list[Label]:
     """Return the domain of each text; offline, deterministic, the same in any batch.
 
     texts : openings; messages, tools : aligned with texts, entries may be None. A row with tools is agentic unless the
-    text says otherwise very loudly.
+    text says otherwise very loudly. spoken : tag the natural language too, whose model takes a second to load.
 
     >>> label(["Translate into French: the bridge is closed."])[0].domain
     'translation'
@@ -81,7 +82,7 @@ def label(
     for start in range(0, len(texts), 512):  # batches bound the memory; rows do not see each other
         batch = range(start, min(start + 512, len(texts)))
         read = [_read(texts[i], messages[i] if messages else None, tools[i] if tools else None) for i in batch]
-        out += _decide(read, languages.detect([texts[i] for i in batch]))
+        out += _decide(read, languages.detect([texts[i] for i in batch]) if spoken else ["und"] * len(read))
     return out
 
 

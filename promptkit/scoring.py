@@ -300,7 +300,9 @@ def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
     units = reference.find_units(texts)
     affinity = reference.affinity(texts)
     seen = reference.prompts.typicality(ids, cluster, affinity=affinity, exclude_units=units)
-    labels = domains.label(texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts])
+    labels = domains.label(
+        texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], spoken=False
+    )
     known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
     own = [p.domain or label.domain for p, label in zip(prompts, labels, strict=True)]
     compared = [d if d in known else label.domain for d, label in zip(own, labels, strict=True)]
@@ -632,7 +634,7 @@ def _verdict(found: _Set, missing: pl.DataFrame, reference: Reference) -> tuple[
     if close:
         return f"Representative of the training mix: {parts}.", "yes"
     if found.joint.overall < ALPHA:
-        return f"Not representative of the training mix: {parts} (p = {found.joint.overall:.2g}).", "no"
+        return f"Not representative of the training mix (p = {found.joint.overall:.2g}): {parts}.", "no"
     return (
         f"Not shown to differ, not shown to represent: {parts}, but {n} prompts are too few to be sure.{_blind(found)}",
         "unsure",
