@@ -80,6 +80,7 @@ class Commands(click.Group):
 Examples:
   promptkit build --from /data/eagle3/synth_100k
   promptkit score prompts.yaml --against promptkit-out/reference
+
 \b
 Exit codes: 0 done, 2 usage, 3 the answer is no (a gate), 4 input unusable,
 5 integrity, 6 resources. Completion: eval "$(_PROMPTKIT_COMPLETE=bash_source promptkit)"
@@ -146,7 +147,7 @@ def _run(words: list[str], talk: Talk) -> int:
     with contextlib.suppress(ValueError):  # not the main thread: whoever embeds us handles signals
         signal.signal(signal.SIGTERM, terminate)
     try:
-        result = cli.main(args=words, prog_name="promptkit", standalone_mode=False, obj=talk)
+        result = cli.main(args=words or ["--help"], prog_name="promptkit", standalone_mode=False, obj=talk)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as e:
         return e.exit_code

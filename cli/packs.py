@@ -31,7 +31,9 @@ def verify_command(talk: Talk, pack: str) -> int:
     if talk.json:
         talk.document(found)
     elif found["ok"]:
-        talk.line(f"ok: {pack}", paste=True)
+        from promptkit.pack import load_pack
+
+        talk.line(f"ok: {load_pack(pack).citation}", paste=True)  # a directory of versions or a name says not which
     else:
         for p in found["problems"]:
             talk.line(f"{p['path']}: {p['problem']}", "red", paste=True)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from promptkit.errors import UsageError
-from promptkit.visible import interval, is_number, number, one_line, p_value, percent
+from promptkit.visible import count, interval, is_number, number, one_line, p_value, percent
 
 from .app import SEED, shared
 from .console import Progress, Talk, plain, shell, snippet
@@ -34,6 +34,7 @@ Examples:
   promptkit score prompts.yaml
   promptkit score bench.py --against promptkit-out/reference --report score.html
   promptkit score results.jsonl --json --max-ratio 1.5 --min-fidelity 0.9
+
 \b
 PROMPTS is YAML, JSONL, JSON, CSV, TXT, Parquet, a pack, a results file with
 answers, a benchmark script (read, never run), or - for standard input.
@@ -84,8 +85,11 @@ def score_command(
     with Progress(talk) as progress:
         progress("load the reference", 0)
         reference = load_reference(path)
+        weight = weight or reference.weight
         progress("score", 0, len(candidates))
-        result = score(candidates, reference, seed=seed, draws=draws, weight=weight or reference.weight)
+        result = score(candidates, reference, seed=seed, draws=draws, weight=weight)
+    if weight == "tokens":
+        talk.say("weight: shares of the mix count supervised tokens, not rows")
     verdict = plain(result.to_json())
     texts = [opening(p.messages) for p in candidates]
     verdict["gates"] = judge(verdict, limits)
@@ -104,6 +108,9 @@ def score_command(
     again = ["promptkit", "score", prompts, *(["--against", against] if against else [])]
     if report:
         talk.say(f"report: {report}")
+    if prompts == "-":  # what stood on standard input is gone: no command of ours would work when pasted
+        pass
+    elif report:
         talk.next(*again, "--markdown", note="a summary for a pull request")
     else:
         talk.next(*again, "--report", "score.html", note="everything, to look at")
@@ -182,8 +189,11 @@ def show_score(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
     """Print the verdict, its three parts, the distance, and what to do about it."""
     style = {"yes": "bold green", "no": "bold red"}.get(v.get("verdict_code") or "", "bold yellow")
     talk.line(v["verdict"], style)
-    _show_parts(talk, v)
-    _show_foreign(talk, v, texts)
+    if v.get("n") == 1 and v.get("prompts"):
+        _show_one(talk, v["prompts"][0])
+    else:
+        _show_parts(talk, v)
+        _show_foreign(talk, v, texts)
     _show_missing(talk, v)
     _show_domains(talk, v)
     _show_responses(talk, v)
@@ -194,9 +204,24 @@ def show_score(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
         + ("" if v.get("responses") else " Score the responses for more: give a results file with the answers.")
     )
     for g in v.get("gates", ()):
+        shown = count(g["value"]) if g["key"] == "n" else number(g["value"])
         sign = "<=" if GATES[g["gate"]][1] else ">="
-        said = f"gate {g['key']} {sign} {g['limit']:g}: {number(g['value'])}, {'passed' if g['passed'] else 'FAILED'}"
+        said = f"gate {g['key']} {sign} {g['limit']:g}: {shown}, {'passed' if g['passed'] else 'FAILED'}"
         talk.line(said, "" if g["passed"] else "bold red")
+
+
+def _show_one(talk: Talk, p: dict[str, Any]) -> None:
+    """Print the values of a prompt that stands alone."""
+    talk.line()
+    nearest = next(iter(p.get("nearest") or ()), None)
+    for name, value, note in (
+        ("typicality", number(p.get("typicality")), "share of the mix that is no more typical"),
+        ("closeness", number(p.get("closeness")), "mean cosine to the 10 nearest prompts of the mix"),
+        ("bits", number(p.get("cross_entropy")), "per token, under a model of the mix"),
+        ("domain", p.get("domain") or "-", ""),
+        ("nearest", number(p.get("nearest_similarity")), snippet(nearest["text"], 50) if nearest else ""),
+    ):
+        talk.pair(name, f"{value}   {note}".rstrip())
 
 
 def _show_parts(talk: Talk, v: dict[str, Any]) -> None:
@@ -213,6 +238,8 @@ def _show_parts(talk: Talk, v: dict[str, Any]) -> None:
         [[part, number(v.get(k)), interval(bounds.get(k)), number(chance.get(k)), asks] for part, k, asks in parts],
     )
     talk.line()
+    if not is_number(v.get("distance")):
+        return
     distance, floor, ratio = number(v.get("distance"), 3), number(v.get("noise_floor"), 3), number(v.get("ratio"))
     talk.line(f"distance   {distance} = {ratio} x {floor}, the mean of random draws of {v.get('n')}")
     excess = f"{number(v.get('excess'), 3)} beyond chance (95 %: {interval(bounds.get('excess'), 3)})"

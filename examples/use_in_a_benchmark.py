@@ -34,6 +34,8 @@ def request_tokens(prompt: promptkit.Prompt) -> tuple[int, float]:
 
 
 def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     pack = promptkit.load_pack(sys.argv[1])  # verifies names, sizes and hashes
     for domain, prompts in pack.by_domain().items():
         print(f"{domain:22}{len(prompts):5} prompts")

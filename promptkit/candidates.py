@@ -456,7 +456,9 @@ def _shape(value: Any, name: str, path: Path, wrong: type[PromptkitError], depth
     if isinstance(value, list):
         return list(_listed(value))
     if isinstance(value, Mapping):
-        if "tests" in value or ("prompts" in value and ("providers" in value or "targets" in value)):
+        given = value.get("prompts")
+        files = isinstance(given, list) and any(isinstance(p, str) and p.startswith("file://") for p in given)
+        if "tests" in value or files or (given is not None and ("providers" in value or "targets" in value)):
             return _promptfoo(value, name, path, wrong)
         columns = _parallel(value)
         if columns:

@@ -125,6 +125,8 @@ def nearest_rows(
 
 # A word or code identifier of three characters or more; numbers and markers name nothing.
 _TERM = re.compile(r"[^\W\d]\w{2,}")
+# A run of letters with digits as long as a hash or a temporary directory's name tells a person nothing.
+_HASH = re.compile(r"(?=[^\W_]*\d)[^\W_]{16,}")
 _MAX_CHARACTERS = 4000  # of a text: enough to name it, and a log of a megabyte must not name a cluster
 
 _BOILERPLATE = """
@@ -150,7 +152,8 @@ def names(texts: Sequence[str], labels: NDArray[np.int64], k: int) -> list[str]:
     boilerplate = set(_BOILERPLATE.split())
     used = [Counter[str]() for _ in range(k)]
     for text, label in zip(texts, labels.tolist(), strict=True):
-        used[label].update({t.casefold() for t in _TERM.findall(text[:_MAX_CHARACTERS])} - boilerplate)
+        found_terms = {t.casefold() for t in _TERM.findall(text[:_MAX_CHARACTERS]) if not _HASH.fullmatch(t)}
+        used[label].update(found_terms - boilerplate)
     sizes = np.maximum(np.bincount(labels, minlength=k), 1)
     total: dict[str, float] = {}
     for c, counts in enumerate(used):

@@ -138,7 +138,8 @@ def _body(fields: Mapping[str, Any], depth: int) -> list[Message]:
     found = ", ".join(cut(str(k), 30) for k in list(fields)[:8])
     if _first(fields, RESPONSE_KEYS, _answer) is not None:
         raise BadRow(f"an answer without its prompt (keys: {found}); join the two by id first")
-    raise BadRow(f"no prompt among the keys {found}")
+    colon = "; text that holds ': ' needs quotes in YAML" if len(fields) == 1 and " " in str(next(iter(fields))) else ""
+    raise BadRow(f"no prompt among the keys {found}{colon}")
 
 
 def _user(text: str) -> list[Message]:
@@ -186,7 +187,8 @@ def _content(content: Any, i: int) -> str:
 
 def _call(call: Any, i: int) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+    # A name of null is what detokenize writes for a call whose ids hold no name.
+    if not isinstance(function, Mapping) or not isinstance(function.get("name", 0), str | None):
         raise BadRow(f"turn {i} has a tool call without a function name")
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str):

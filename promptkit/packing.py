@@ -4,12 +4,13 @@
     or files of prompts (`pool`)
 
 A pack drawn from the mix is what the drafter was trained on: it represents the mix best and flatters the drafter, so
-its rows are marked `in_training`. A pool of prompts that the drafter never saw does not flatter it.
+its rows are marked `in_training`, and so is a row of a pool that the sample holds or nearly holds.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,18 +69,19 @@ def pack_rows(
     from promptkit import domains, scoring
 
     notes: list[str] = []
+    check_pool(pool, max_leak)
     if pool:
         eligible = _from_pool(reference, pool, turns, max_leak, notes)
     else:
-        if max_leak is not None:
-            raise UsageError(
-                "max_leak was given for a pack drawn from the mix itself, whose every row is in training",
-                hint="give files of other prompts with --pool, or leave --max-leak out",
-            )
         eligible = _from_mix(reference, turns, notes)
     if not eligible:
         raise InputError("no prompt is eligible for the pack", hint="; ".join(notes) or "check the training directory")
     chosen = _choose(reference, eligible, size=size, seed=seed, notes=notes, progress=progress)
+    if not chosen:
+        raise InputError(
+            f"no prompt to choose: none of {len(eligible)} is of a domain that {size} prompts of this mix would hold",
+            hint="; ".join([*notes, "give a larger --size, or a --pool that holds these domains"]),
+        )
     if len(chosen) < size:
         notes.append(f"asked for {size} prompts, {len(chosen)} distinct ones were eligible")
     if progress:
@@ -90,10 +92,22 @@ def pack_rows(
     )
     templated = _templated(reference, chosen)
     rows = [
-        _row(e, seen, tags=labels[i].tags, n_templated=templated[i], in_training=not pool)
+        _row(e, seen, tags=labels[i].tags, n_templated=templated[i], in_training=not pool or bool(seen["leaked"]))
         for i, (e, seen) in enumerate(zip(chosen, score.prompts.to_dicts(), strict=True))
     ]
     return rows, score, notes
+
+
+def check_pool(pool: Sequence[Any], max_leak: float | None) -> None:
+    """Raise UsageError where a file of the pool is missing, or max_leak is given without one; before any long work."""
+    if max_leak is not None and not pool:
+        raise UsageError(
+            "max_leak was given for a pack drawn from the mix itself, whose every row is in training",
+            hint="give files of other prompts with --pool, or leave --max-leak out",
+        )
+    for path in pool:
+        if isinstance(path, (str, os.PathLike)) and str(path) != "-" and not os.path.exists(path):
+            raise UsageError(f"pool {path}: no such file", hint="check the path given with --pool")
 
 
 # ---------------------------------------------------------------------------------------------------- eligible
@@ -180,7 +194,10 @@ def _from_pool(
     else:
         n = sum(leak is not None for leak in leaked)
         if n:
-            notes.append(f"{n} of {len(entries)} pool prompts are found in the training sample; --max-leak drops them")
+            notes.append(
+                f"{n} of {len(entries)} pool prompts are in the training sample, or nearly so, and may be drawn "
+                f"(marked in_training); --max-leak {leakage.MIN_SHARE:g} drops them"
+            )
     labels = domains.label(texts, messages=[m for _, (_, m, _) in entries], tools=[p.tools for _, (p, _, _) in entries])
     spoken = languages.detect(texts)
     groups = leakage.near_duplicate_groups(texts)

@@ -165,7 +165,9 @@ def detokenize(
         account = full_account(opened, summary)
         lossy = is_lossy(account, max_bad_shards, max_bad_rows)
         if lossy and strict:
-            raise InputError(loss_line(account), hint="see the account; leave out --strict to keep what is good")
+            raise InputError(
+                loss_line(account), hint="see `promptkit inspect`; leave out --strict to keep what is good"
+            )
         rows = _publish_rows(paths, out)
     return Detokenized(
         out=str(out),
@@ -228,10 +230,10 @@ def build(
     """Read a training directory; write its reference, a representative pack of `size` prompts, and a report.
 
     The pack is drawn from the mix itself (then its rows are marked in_training) or, with `pool`, from files of prompts
-    that the drafter never saw. `weight` says whether the mix is represented by rows or by supervised tokens.
-    `dtype` and `fields` are those of `inspect`. `max_leak` is the highest share of a pool prompt's n-grams that
-    training may hold. Everything is written beside its
-    target and renamed at the end: a build that fails leaves what was there before.
+    (then those that the sample holds, or nearly so, are). `weight` says whether the mix is represented by rows or by
+    supervised tokens. `dtype` and `fields` are those of `inspect`. `max_leak` is the highest share of a pool prompt's
+    n-grams that training may hold. Everything is written beside its target and renamed at the end: a build that fails
+    leaves what was there before.
 
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
     (disk, memory).
@@ -252,6 +254,7 @@ def build(
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     out = Path(out)
+    packing.check_pool(pool, max_leak)
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
     with writing.only_one(out), threadpool_limits(threads):

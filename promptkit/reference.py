@@ -87,6 +87,10 @@ class Reference:
 
     # Each part is opened when it is first asked for: a score needs neither the messages nor the response tables.
 
+    def __repr__(self) -> str:
+        where = f"{self._fingerprint[:12]} at {self.path}" if self.path else "not saved"
+        return f"<Reference {where}: shares by {self.weight}, embedder {self.embedder_name}>"
+
     @cached_property
     def sample(self) -> pl.DataFrame:
         return self._sample()
@@ -614,12 +618,14 @@ def _sketches(texts: Sequence[str]) -> NDArray[np.uint64]:
 def load_reference(
     path: str | Path, *, tokenizer: Tokenizer | None = None, embedder: Any = None, expect: str | None = None
 ) -> Reference:
-    """Return the reference saved in `path`, every file's size and sha256 checked.
+    """Return the reference saved in `path`, or built into that directory, every file's size and sha256 checked.
 
     `expect` pins the fingerprint; `tokenizer` saves loading the stored one; `embedder` is needed again where the
     reference was embedded with an object. Raises UsageError (no reference there), IntegrityError (a file differs).
     """
     root = Path(path)
+    if not (root / MANIFEST).is_file() and (root / "reference" / MANIFEST).is_file():
+        root = root / "reference"
     if not (root / MANIFEST).is_file():
         raise UsageError(
             f"{root}: no reference there ({MANIFEST} is missing)",

@@ -170,6 +170,28 @@ def test_history_tools_and_fields_are_kept(put):
     assert p.tools == [{"type": "function", "function": {"name": "ls"}}]
 
 
+def test_a_call_without_a_name_is_read_as_detokenize_writes_it(put):
+    call = {"id": "call_0", "type": "function", "function": {"name": None, "arguments": "{}"}}
+    row = {"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+    (p,) = read_candidates(put("r.jsonl", json.dumps(row)))
+    assert p.messages[0] == {"role": "user", "content": "Go"}
+
+
+def test_yaml_text_with_a_colon_is_told_to_be_quoted(put):
+    with pytest.raises(
+        UsageError, match="line 2: no prompt among the keys 'Fix this'; text that holds ': ' needs quotes"
+    ):
+        read_candidates(put("p.yaml", "- Write a sort.\n- Fix this: it fails on empty input\n"))
+
+
+def test_a_config_of_nothing_but_files_reads_them(put):
+    put("a.txt", "Write a sort.")
+    (p,) = read_candidates(put("p.yaml", "prompts:\n  - file://a.txt\n"))
+    assert p.messages[0]["content"] == "Write a sort."
+    with pytest.raises(UsageError, match="file://none"):
+        read_candidates(put("q.yaml", "prompts:\n  - file://none.txt\n"))
+
+
 def test_system_prompt_field_leads(put):
     (p,) = read_candidates(put("r.jsonl", '{"system_prompt": "Be brief.", "prompt": "Why?"}'))
     assert [m["role"] for m in p.messages] == ["system", "user"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import pty
@@ -205,6 +206,24 @@ def test_markdown_is_short_and_alone_on_stdout(run, scored):
     assert run("score", "p.jsonl", "--markdown", "--json").code == 2
 
 
+def test_a_gate_on_the_number_of_prompts_prints_a_count(run, scored):
+    assert "gate n >= 9: 4, FAILED" in run("score", "p.jsonl", "--min-n", "9").out
+
+
+def test_standard_input_has_no_next_step_to_paste(run, scored, monkeypatch):
+    monkeypatch.setattr(
+        sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"Write a sort.\n"), isatty=lambda: False)
+    )
+    done = run("score", "-", "--format", "txt")
+    assert done.code == 0
+    assert "next:" not in done.err
+
+
+def test_shares_that_count_tokens_are_said(run, scored):
+    assert "count supervised tokens" in run("score", "p.jsonl", "--weight", "tokens").err
+    assert "count supervised tokens" not in run("score", "p.jsonl").err
+
+
 def test_script_lists_are_named(run, scored, tmp_path):
     (tmp_path / "b.py").write_text('PROMPTS = ["Explain general relativity.", "Write a guide to B-trees."]\n')
     done = run("score", "b.py")
@@ -398,6 +417,18 @@ def test_json_of_the_reading_commands_is_one_document(run, pipeline):
         value = json.loads(run(*words, "--json").out)
         assert value["schema_version"] == 1
         assert value["sources"][0]["source"] == "B1_glaive"
+
+
+def test_nothing_given_is_help_and_help_holds_no_control_character(run):
+    bare = run()
+    assert bare.code == 0
+    assert bare.out == run("--help").out
+    assert "\b" not in bare.out + run("score", "--help").out
+
+
+def test_verify_names_what_it_found(run, example_build):
+    done = run("verify", str(example_build / "packs" / "training_mix"))
+    assert done.out.startswith("ok: training_mix@1.0.0+sha256:")
 
 
 def test_verify_names_the_problems_and_exits_5(run, monkeypatch):
@@ -611,6 +642,17 @@ def test_help_and_version_load_nothing_heavy(promptkit_command, tmp_path):
         assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_disk_under_stdout_exits_6_without_a_traceback(tmp_path, more):
+    command = [sys.executable, *_program(), "doctor", *more]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=_env(), cwd=tmp_path)
+    assert done.returncode == 6
+    assert b"disk full" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_closed_pipe_exits_141_without_a_traceback(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
@@ -640,17 +682,6 @@ def test_sigterm_exits_143(tmp_path):
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=30) == 143
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_full_disk_under_stdout_exits_6_without_a_traceback(tmp_path, more):
-    command = [sys.executable, *_program(), "doctor", *more]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=_env(), cwd=tmp_path)
-    assert done.returncode == 6
-    assert b"disk full" in done.stderr
-    assert b"Traceback" not in done.stderr
-
-
 
 
 def test_slow_runs_say_a_plain_line_when_piped(run, monkeypatch):

@@ -67,6 +67,12 @@ def test_names_say_what_sets_a_cluster_apart():
     assert 2 <= len(names[0].split(", ")) <= 4
 
 
+def test_hashes_name_nothing():
+    texts = ["kxrdwwbx0h9bchx99397477c0000gn aider turbo repository"] * 6 + ["Please cook a soup of leeks"] * 6
+    name = clusters.names(texts, np.repeat([0, 1], 6), 2)[0]
+    assert {"aider", "turbo", "repository"} >= set(name.split(", "))
+
+
 def test_names_are_distinct_even_without_words():
     assert len(set(clusters.names(["1 2 3"] * 9, np.repeat([0, 1, 2], 3), 4))) == 4
 

@@ -137,6 +137,35 @@ def test_growing_prefixes_of_neighbours_count_once_in_the_mix_and_stay_in_detoke
     assert pipeline.detokenize(tmp_path / "mix", tmp_path / "o.jsonl", processes=1).rows == 6
 
 
+def test_a_pool_prompt_that_the_mix_holds_is_marked_and_said(tmp_path: Path, example_build: Path) -> None:
+    from promptkit.packing import pack_rows
+    from promptkit.reference import load_reference
+
+    fitted = load_reference(example_build)
+    held = fitted.sample["text"].to_list()[:3]
+    new = ["Write a Python function that counts the goats in a list.", "Fix this Rust code: fn main() { goat(); }"]
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in held + new))
+    rows, _, notes = pack_rows(fitted, pool=[pool], size=5)
+    assert any(r["in_training"] for r in rows)
+    assert all(r["in_training"] == (r["messages"][-1]["content"] in held) for r in rows)
+    assert any("3 of 5 pool prompts are in the training sample, or nearly so, and may be drawn" in n for n in notes)
+    rows, _, _ = pack_rows(fitted, pool=[pool], size=2, max_leak=0.25)
+    assert rows
+    assert {r["messages"][-1]["content"] for r in rows} <= set(new)
+    assert not any(r["in_training"] for r in rows)
+    pool.write_text(json.dumps({"prompt": "Tell me a bedtime story about a goat.", "domain": "writing"}))
+    with pytest.raises(InputError, match="none of 1 is of a domain that 1 prompts of this mix would hold"):
+        pack_rows(fitted, pool=[pool], size=1)
+
+
+def test_a_pool_that_is_missing_or_not_there_to_limit_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"pool none\.jsonl: no such file"):
+        pipeline.build(tmp_path / "nowhere", out=tmp_path, pool=["none.jsonl"])
+    with pytest.raises(UsageError, match="max_leak was given for a pack drawn from the mix"):
+        pipeline.build(tmp_path / "nowhere", out=tmp_path, max_leak=0.2)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_that_numpy_or_scikit_learn_refuses_is_refused_at_once(tmp_path: Path, seed: int) -> None:
     with pytest.raises(UsageError, match=f"seed is {seed}"):

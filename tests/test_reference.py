@@ -86,6 +86,12 @@ def saved(fitted, tmp_path_factory):
     return fitted.save(tmp_path_factory.mktemp("ref") / "reference")
 
 
+def test_the_directory_of_a_build_serves_as_its_reference(fitted, saved):
+    again = reference.load_reference(saved.parent)
+    assert again.fingerprint == fitted.fingerprint
+    assert repr(again).startswith(f"<Reference {fitted.fingerprint[:12]} at ")
+
+
 def test_a_saved_reference_says_what_the_fitted_one_says(fitted, saved):
     again = reference.load_reference(saved)
     assert again.fingerprint == fitted.fingerprint
@@ -195,12 +201,6 @@ def test_a_wrong_fingerprint_format_or_path_is_refused(saved, tmp_path):
         reference.load_reference(copy)
 
 
-def test_save_replaces_a_reference_but_nothing_else(fitted, tmp_path):
-    target = tmp_path / "r"
-    fitted.save(target)
-    fitted.save(target)
-    assert reference.load_reference(target).path == str(target)
-    assert [p.name for p in tmp_path.iterdir()] == ["r"]  # no leftovers
 def test_a_full_disk_is_a_resource_error_whichever_file_it_hits(fitted, saved, tmp_path):
     sizes = {p.stat().st_size for p in saved.rglob("*") if p.is_file()}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -214,6 +214,12 @@ def test_a_full_disk_is_a_resource_error_whichever_file_it_hits(fitted, saved, t
         assert not list(tmp_path.iterdir())
 
 
+def test_save_replaces_a_reference_but_nothing_else(fitted, tmp_path):
+    target = tmp_path / "r"
+    fitted.save(target)
+    fitted.save(target)
+    assert reference.load_reference(target).path == str(target)
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]  # no leftovers
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("do not delete")
     with pytest.raises(UsageError, match="no reference"):
