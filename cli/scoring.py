@@ -222,6 +222,8 @@ def _show_one(talk: Talk, p: dict[str, Any]) -> None:
         ("nearest", number(p.get("nearest_similarity")), snippet(nearest["text"], 50) if nearest else ""),
     ):
         talk.pair(name, f"{value}   {note}".rstrip())
+    if p.get("leaked") is True:
+        talk.line("leaked: it is in the training mix, or nearly so", "yellow")
 
 
 def _show_parts(talk: Talk, v: dict[str, Any]) -> None:

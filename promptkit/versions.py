@@ -89,7 +89,8 @@ def next_version(
         return least
     if parse_version(wanted) < parse_version(least):
         raise UsageError(
-            f"version {wanted}: pack {newest.name}@{newest.version} is there, and this one differs by a {bump} change",
+            f"version {wanted}: pack {newest.name}@{newest.version} is there, and this one "
+            + (f"differs by a {bump} change" if bump else "is the same"),
             hint=f"the least honest version is {least}",
         )
     return wanted

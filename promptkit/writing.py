@@ -60,12 +60,17 @@ def temporary_beside(target: str | os.PathLike[str], *, directory: bool = False)
         try:
             if directory:
                 os.mkdir(temporary)
-            yield temporary
+            with explained(target):  # before anything is removed, which would change how much is free
+                yield temporary
             if not directory:
                 publish(temporary, target)
             done = True
         finally:
-            _remove(temporary)
+            try:
+                _remove(temporary)
+            except BaseException:  # Ctrl-C in the middle of it
+                _remove(temporary)
+                raise
             if not done:
                 _remove_empty(made)
 

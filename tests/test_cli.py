@@ -206,6 +206,17 @@ def test_markdown_is_short_and_alone_on_stdout(run, scored):
     assert run("score", "p.jsonl", "--markdown", "--json").code == 2
 
 
+def test_one_prompt_shows_its_own_values(run, scored):
+    scored.changes.update(prompts=score_json()["prompts"][2:3], distance=None, verdict="One prompt is too few for a set.")
+    Path("one.yaml").write_text("- Write a function that inserts a key into a B-tree.\n")
+    out = run("score", "one.yaml").out
+    assert "typicality 0.44" in out
+    assert "closeness  0.32" in out
+    assert "Implement a B-tree in Python." in out
+    assert "leaked: it is" in out
+    assert "fidelity" not in out
+
+
 def test_a_gate_on_the_number_of_prompts_prints_a_count(run, scored):
     assert "gate n >= 9: 4, FAILED" in run("score", "p.jsonl", "--min-n", "9").out
 

@@ -561,6 +561,8 @@ def test_next_version_is_the_least_honest_one(tmp_path):
     assert next_version(home, BASE, wanted="1.2.3") == "1.2.3"
     with pytest.raises(UsageError, match=r"least honest version is 2\.0\.0"):
         next_version(home, BASE[1:], wanted="1.3.0")
+    with pytest.raises(UsageError, match=r"x@1\.2\.3 is there, and this one is the same"):
+        next_version(home, BASE, wanted="1.0.0")
 
 
 def test_domains_count(pack200):

@@ -237,3 +237,30 @@ def test_an_error_of_the_work_is_not_blamed_on_the_place(tmp_path):
     with pytest.raises(PermissionError) as error, writing.only_one(tmp_path / "out"):
         raise shard
     assert error.value is shard
+
+
+def test_room_is_told_as_it_was_when_the_disk_was_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "_free", lambda path: 9 if list(tmp_path.iterdir()) else 1000)
+
+    def fill() -> None:
+        with writing.temporary_beside(tmp_path / "a") as temporary:
+            temporary.write_bytes(b"x")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(ResourceError, match=r", 9 bytes free"):
+        fill()
+
+
+def test_ctrl_c_while_clearing_up_leaves_nothing(tmp_path, monkeypatch):
+    real, calls = writing._remove, []
+
+    def interrupted(path):
+        calls.append(path)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        real(path)
+
+    monkeypatch.setattr(writing, "_remove", interrupted)
+    with pytest.raises(KeyboardInterrupt), writing.temporary_beside(tmp_path / "a", directory=True) as work:
+        (work / "part").write_bytes(b"x")
+    assert not list(tmp_path.iterdir())
