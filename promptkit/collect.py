@@ -33,7 +33,7 @@ Progress = Callable[[str, int, "int | None"], None]
 
 UNIT_BYTES = 64 << 20  # a batch of small files; a bigger shard is a unit of its own
 UNIT_FILES = 256
-PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source, for the evidence of tokenizer and template
+PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source and container, for the evidence of tokenizer and template
 MAX_UNKNOWN_IDS = 0.001  # share of ids outside the table above which a file contradicts the tokenizer
 TRIES = 2  # of a unit whose worker died
 POOL_BYTES = 8 << 20  # starting processes takes longer than reading less than this
@@ -128,12 +128,7 @@ def open_directory(
     probes, has_ids = _probe(tree, limits)
     evidence = _stated(tree.evidence)
     if found is None and has_ids:
-        named = tree.evidence.get("tokenizer") or tree.evidence.get("target_model")
-        raise InputError(
-            f"{root}: the shards hold token ids and no tokenizer lies beside them"
-            + (f"; they name {named!r}" if named else ""),
-            hint="pass --tokenizer with a model directory, a tiktoken.model, tokenizer.json or a cached tiktoken name",
-        )
+        raise _no_tokenizer(tree)
     if found is None:
         found = tokenizers.load_tokenizer("words")
         evidence.append("no shard holds token ids and no tokenizer was given: text is split into words and symbols")
@@ -184,14 +179,17 @@ def _stated(evidence: dict[str, Any]) -> list[str]:
 
 
 def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[dict[str, list[tuple[Any, Any]]], bool]:
-    """Read a few rows of a few shards of each source; return shard path -> (ids, mask) pairs, and whether ids occur."""
-    by_source: dict[str, list[readers.Shard]] = {}
+    """Read a few rows of a few shards of each source and container.
+
+    Returns shard path -> (ids, mask) pairs, and whether ids occur.
+    """
+    alike: dict[tuple[str, str], list[readers.Shard]] = {}
     for shard in tree.shards:
-        by_source.setdefault(shard.source, []).append(shard)
+        alike.setdefault((shard.source, shard.format), []).append(shard)
     probes: dict[str, list[tuple[Any, Any]]] = {}
-    for shards in by_source.values():
-        step = max(1, len(shards) // PROBE_SHARDS)
-        for shard in shards[::step][:PROBE_SHARDS]:
+    for shards in alike.values():
+        n = min(len(shards), PROBE_SHARDS)
+        for shard in (shards[i * (len(shards) - 1) // max(n - 1, 1)] for i in range(n)):  # first and last among them
             records = (r for r in readers.read(Path(tree.root), shard, limits=limits) if isinstance(r, readers.Record))
             some = (r for r in itertools.islice(records, PROBE_ROWS) if r.ids is not None)
             # what the attention mask leaves out is padding, perhaps thousands of ends of turns
@@ -199,6 +197,15 @@ def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[dict[str, list[t
             if pairs:
                 probes[shard.path] = pairs
     return probes, bool(probes)
+
+
+def _no_tokenizer(tree: readers.Tree) -> InputError:
+    named = tree.evidence.get("tokenizer") or tree.evidence.get("target_model")
+    return InputError(
+        f"{tree.root}: the shards hold token ids and no tokenizer lies beside them"
+        + (f"; they name {named!r}" if named else ""),
+        hint="pass --tokenizer with a model directory, a tiktoken.model, tokenizer.json or a cached tiktoken name",
+    )
 
 
 def _attended(record: readers.Record) -> tuple[Any, Any]:
@@ -592,8 +599,12 @@ def source_table(opened: Opened, summary: Summary) -> list[dict[str, Any]]:
 
 
 def refuse_nothing(opened: Opened, summary: Summary) -> None:
+    """Raise InputError where no row was read, or rows hold ids that the probes did not meet and nothing can decode."""
     if not sum(c["rows"] for c in summary.sources.values()):
         raise InputError(f"{opened.tree.root}: not one row could be read", hint=_found(full_account(opened, summary)))
+    words = opened.tokenizer is not None and opened.tokenizer.encoder.identity[0] == "words"
+    if words and any(c["tokens"] for c in summary.sources.values()):
+        raise _no_tokenizer(opened.tree)
 
 
 def identity(tokenizer: Tokenizer | None) -> dict[str, Any] | None:

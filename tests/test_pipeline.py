@@ -196,6 +196,15 @@ def test_ids_without_a_tokenizer_name_the_option(tmp_path: Path) -> None:
     assert with_one.sources[0]["rows"] > 0
 
 
+@pytest.mark.parametrize("name", ["text_7b.jsonl", "zzz.jsonl"])
+def test_ids_among_many_shards_of_text_are_not_overlooked(tmp_path: Path, name: str) -> None:
+    for i in range(15):
+        (tmp_path / f"text_{i}.jsonl").write_text('{"text": "Write a sort."}\n')
+    (tmp_path / name).write_text('{"input_ids": [5, 6, 7]}\n')
+    with pytest.raises(InputError, match="no tokenizer"):
+        pipeline.inspect(tmp_path)
+
+
 def test_text_only_directories_need_no_tokenizer(tmp_path: Path) -> None:
     shutil.copytree(MIX / "D1_raw", tmp_path / "mix" / "D1_raw")
     seen = pipeline.inspect(tmp_path / "mix")
