@@ -15,6 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -270,6 +271,7 @@ def build(
                 loss_line(account), hint="see `promptkit inspect`; leave out --strict to keep what is good"
             )
         frame = frame_of(opened, summary.sample, progress=progress)
+        summary.sample = []  # decoded now; the ids need not stay in memory
         frame, notes = _comparable(frame)
         recipe = {
             "promptkit_version": _version(),
@@ -290,8 +292,8 @@ def build(
         assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
-            embedder=embedder, weight=weight, seed=seed, label=domains.label, masses=domains.masses, threads=threads,
-            progress=progress,
+            embedder=embedder, weight=weight, seed=seed, label=partial(domains.label, spoken=False),
+            masses=domains.masses, threads=threads, progress=progress,
         )  # fmt: skip
         del summary, frame
         rows, score, more = packing.pack_rows(
