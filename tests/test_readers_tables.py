@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,19 @@ from shard_files import file_bytes, parquet_bytes, safetensors_bytes, stream_byt
 from test_readers import ROWS, good, reasons, rows_of
 
 from promptkit.readers import Limits, Record, Shard, find_shards, read
+
+
+def test_a_parquet_footer_that_claims_gigabytes_is_refused_before_it_is_read(tmp_path):
+    with open(tmp_path / "a.parquet", "wb") as file:
+        file.write(b"PAR1")
+        file.truncate(4 << 30)  # sparse: takes no room
+        file.seek(0, 2)
+        file.write(b"\xff\xff\xff\x7fPAR1")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (shard,) = find_shards(tmp_path).shards
+    (fault,) = read(tmp_path, shard)
+    assert fault.reason.startswith("a Parquet footer of 2,147,483,647 bytes")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
 def stream_of(data: pa.Table, path, *, chunk: int = 1000, **options) -> None:

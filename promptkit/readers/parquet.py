@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptkit.readers.arrow import short
-from promptkit.readers.parquet_footer import ColumnSize, column_sizes
+from promptkit.readers.parquet_footer import MAX_FOOTER, ColumnSize, column_sizes
 from promptkit.readers.records import BadFile, Fault, Limits, Record
 from promptkit.readers.tables import records, wanted_columns
 
@@ -27,16 +27,23 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of one Parquet file."""
     import pyarrow as pa
 
-    with open(path, "rb") as raw:
-        raw.seek(0, 2)
-        raw.seek(max(0, raw.tell() - 4))
-        tail = raw.read(4)
-        if tail == b"PARE":
-            raise BadFile("Parquet with an encrypted footer: decrypt it first")
-        if tail != b"PAR1":
-            raise BadFile("truncated Parquet: no footer, so nothing can be read")
+    _check_footer(path)
     with pa.OSFile(os.fsencode(path)) as source:  # as text, pyarrow refuses names that are not UTF-8
         yield from _read(source, path, limits)
+
+
+def _check_footer(path: Path) -> None:
+    """Refuse a footer that is absent, encrypted, or so long that reading it alone would fill the memory."""
+    with open(path, "rb") as raw:
+        raw.seek(0, 2)
+        raw.seek(max(0, raw.tell() - 8))
+        length, magic = raw.read(4), raw.read(4)
+    if magic == b"PARE":
+        raise BadFile("Parquet with an encrypted footer: decrypt it first")
+    if magic != b"PAR1":
+        raise BadFile("truncated Parquet: no footer, so nothing can be read")
+    if (n := int.from_bytes(length, "little")) > MAX_FOOTER:
+        raise BadFile(f"a Parquet footer of {n:,} bytes, more than {MAX_FOOTER:,}")
 
 
 def _read(source: pa.OSFile, path: Path, limits: Limits) -> Iterator[Record | Fault]:
@@ -95,8 +102,9 @@ def count_rows(path: Path) -> int | None:
     import pyarrow.parquet as pq
 
     try:
+        _check_footer(path)
         with open(path, "rb") as file:
             n_rows: int = pq.read_metadata(file).num_rows
         return n_rows
-    except (pa.ArrowException, OSError, ValueError):
+    except (BadFile, pa.ArrowException, OSError, ValueError):
         return None
