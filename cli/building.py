@@ -78,6 +78,7 @@ def _show_pack(talk: Talk, built: Any) -> None:
     score = built.pack_score or {}
     talk.heading(f"pack {built.name}@{built.version}, {score.get('n') or '?'} prompts")
     if score:
+        talk.line(str(score.get("verdict") or ""))
         talk.line(
             f"distance   {number(score.get('ratio'))} x the noise floor of random draws of the same size"
             f" (p {p_value(score.get('p_value'))})\n"

@@ -649,8 +649,10 @@ def _parts(found: _Set, missing: pl.DataFrame) -> str:
     odd = 1.0 - inference.binomial_at_most(foreign - 1, n, ALPHA) if foreign else 1.0
     if odd < ALPHA:
         out = [f"{foreign} of {n} prompts {'does' if foreign == 1 else 'do'} not belong ({by_chance})"]
-    elif found.joint.family["fidelity"] < ALPHA:
+    elif found.joint.family["fidelity"] < ALPHA and found.joint.overall < ALPHA:
         out = [f"the prompts as a whole are odder than those of the mix ({foreign} of {n} below 5 %, {by_chance})"]
+    elif foreign > 2 * ALPHA * n:
+        out = [f"{foreign} of {n} prompts look foreign, no more than chance may make ({by_chance})"]
     else:
         out = [f"the prompts belong ({foreign} of {n} look foreign, {by_chance})"]
     high = found.intervals.get("coverage", (math.nan, math.nan))[1]

@@ -143,7 +143,7 @@ def test_a_foreign_set_is_refused_and_its_parts_say_why(bad):
     assert bad.ratio > 1.5
     assert not any(bad.prompts["belongs"])
     assert bad.verdict.startswith(
-        "Not representative of the training mix: 20 of 20 prompts do not belong (chance alone: 1.0)"
+        "Not representative of the training mix (p = 0.002): 20 of 20 prompts do not belong (chance alone: 1.0)"
     )
 
 
