@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,27 @@ from shard_files import file_bytes, parquet_bytes, safetensors_bytes, stream_byt
 from test_readers import ROWS, good, reasons, rows_of
 
 from promptkit.readers import Limits, Record, Shard, find_shards, read
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "tail"),
+    [
+        ("a.arrow", b"\xff\xff\xff\xff\xff\xff\xff\x7f", b""),
+        ("a.arrow", b"ARROW1\0\0\xff\xff\xff\xff\x10\0\0\0", b"\xff\xff\xff\x7fARROW1"),
+        ("a.pt", b"PK\3\4", b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 65535, 65535, 0xFFFFFFF0, 16, 0)),
+    ],
+)
+def test_headers_that_claim_gigabytes_are_refused_before_they_are_read(name, head, tail, tmp_path):
+    with open(tmp_path / name, "wb") as file:
+        file.write(head)
+        file.truncate(4 << 30)
+        file.seek(0, 2)
+        file.write(tail)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tree = find_shards(tmp_path)
+    faults = [f.reason for s in tree.shards for f in read(tmp_path, s)] or [a.reason for a in tree.account]
+    assert "bytes, more than" in faults[0]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
 def test_a_parquet_footer_that_claims_gigabytes_is_refused_before_it_is_read(tmp_path):

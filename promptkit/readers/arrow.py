@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptkit.readers.arrow_headers import batches
+from promptkit.readers.arrow_headers import batches, check_first, check_header
 from promptkit.readers.records import BadFile, Fault, Limits, Record
 from promptkit.readers.tables import records, wanted_columns
 
@@ -24,6 +24,7 @@ def read_stream(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     import pyarrow as pa
 
     with open(path, "rb") as raw, pa.OSFile(os.fsencode(path)) as file:
+        check_first(raw, 0)
         yield from _read(file, limits, batches(raw, 0, limits))
 
 
@@ -33,6 +34,7 @@ def read_stream_behind(path: Path, start: int, limits: Limits) -> Iterator[Recor
 
     with open(path, "rb") as raw, pa.OSFile(os.fsencode(path)) as file:
         file.seek(start)
+        check_first(raw, start)
         yield from _read(file, limits, batches(raw, start, limits))
 
 
@@ -72,6 +74,11 @@ def read_file(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     import pyarrow as pa
 
     with open(path, "rb") as raw, pa.OSFile(os.fsencode(path)) as source:
+        check_first(raw, 8)
+        raw.seek(max(0, raw.seek(0, 2) - 10))
+        tail = raw.read(10)
+        if tail.endswith(b"ARROW1"):  # a file that is cut has no footer
+            check_header(int.from_bytes(tail[:4], "little", signed=True))
         try:
             file = pa.ipc.open_file(source)
             n_batches = file.num_record_batches

@@ -32,6 +32,7 @@ def batches(file: IO[bytes], start: int, limits: Limits) -> Iterator[int]:
         mark, length = struct.unpack("<Ii", file.read(8))
         if mark != 0xFFFFFFFF or not 0 < length <= size - at - 8:
             return  # the end marker, or a cut that the stream itself will report
+        check_header(length)
         header = file.read(length)
         body = at + 8 + length
         try:
@@ -51,6 +52,20 @@ def batches(file: IO[bytes], start: int, limits: Limits) -> Iterator[int]:
 
 
 RECORD_BATCH, DICTIONARY_BATCH = 3, 2
+MAX_HEADER = 64 << 20
+
+
+def check_header(length: int) -> None:
+    """Refuse a header so long that reading it alone would fill the memory."""
+    if length > MAX_HEADER:
+        raise BadFile(f"the Arrow stream is damaged: a header of {length:,} bytes, more than {MAX_HEADER:,}")
+
+
+def check_first(file: IO[bytes], start: int) -> None:
+    """Hold the length of the first header, which Arrow reads before any batch, against the most it may be."""
+    file.seek(start)
+    if len(head := file.read(8)) == 8 and head[:4] == b"\xff" * 4:
+        check_header(int.from_bytes(head[4:], "little", signed=True))
 
 
 def _check_buffers(file: IO[bytes], buffers: list[tuple[int, int]], body: int, packed: int, limits: Limits) -> None:

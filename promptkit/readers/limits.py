@@ -17,7 +17,7 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from promptkit.readers.records import BadFile, Limits
 
@@ -181,3 +181,19 @@ class Unpacked(io.RawIOBase):
             parts.append(part)
             wanted -= len(part)
         return b"".join(parts)
+
+
+MAX_DIRECTORY = 64 << 20
+
+
+class ModestReads:
+    """A file for zipfile, which reads as many bytes at once as the end of the archive says its directory has."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, n: int = -1) -> bytes:
+        if n > MAX_DIRECTORY:
+            raise BadFile(f"a ZIP directory of {n:,} bytes, more than {MAX_DIRECTORY:,}")
+        return self._file.read(n)

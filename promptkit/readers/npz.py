@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from promptkit.readers.fields import is_sample, wanted
-from promptkit.readers.limits import HARMLESS
+from promptkit.readers.limits import HARMLESS, ModestReads
 from promptkit.readers.npy import Array, one, open_array, rows
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
 from promptkit.readers.streams import Stream
@@ -27,6 +27,8 @@ MAX_ENTRIES = 10_000
 def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of the arrays of one file: many where the ids have two dimensions, one where they have one."""
     try:
+        with open(path, "rb") as raw:
+            zipfile.ZipFile(ModestReads(raw)).close()
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise BadFile("truncated or damaged .npz: no ZIP directory at its end") from error

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptkit.readers.fields import NO_HINTS, is_sample, wanted
+from promptkit.readers.limits import ModestReads
 from promptkit.readers.pickles import Machine, TensorRef
 from promptkit.readers.records import BadFile, BadRow, Fault, Hints, Limits, NoSamples, Record
 from promptkit.readers.schemas import to_record
@@ -117,7 +118,7 @@ class _Archive:
         self._file = file
         self._size = file.seek(0, 2)
         try:
-            entries = zipfile.ZipFile(file).infolist()
+            entries = zipfile.ZipFile(ModestReads(file)).infolist()
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
             raise BadFile("truncated or damaged torch file: no ZIP directory at its end") from error
         pickles = [e for e in entries if e.filename.endswith("/data.pkl") or e.filename == "data.pkl"]
