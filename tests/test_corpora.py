@@ -63,7 +63,12 @@ def test_every_source_has_been_built() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_pack_is_found_by_name_and_whole(name: str) -> None:
     found = load_pack(name)
-    assert found.path == str(CORPORA / name / found.version)
+    # In a checkout this is corpora/ itself, after an install the copy that was installed: the same bytes.
+    assert found.path is not None
+    assert Path(found.path).parts[-2:] == (name, found.version)
+    assert (Path(found.path) / "prompts.jsonl").read_bytes() == (
+        CORPORA / name / found.version / "prompts.jsonl"
+    ).read_bytes()
     assert verify(name) == {"ok": True, "problems": []}
     assert len(found) >= 200
     assert len({p.id for p in found}) == len(found)
