@@ -358,6 +358,7 @@ def real(sources):
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="real prompts are not beside this checkout")
 def test_typicality_separates_real_sources_as_measured():
+    from promptkit import domains
     from promptkit.leakage import near_duplicate_groups
 
     tokenizer = load_tokenizer(SHARED / "tokenizers" / "kimi_format")
@@ -365,18 +366,21 @@ def test_typicality_separates_real_sources_as_measured():
     groups = near_duplicate_groups(everything["text"].to_list())
     units, _ = reference._units(everything["text"].to_list(), groups)
     kept = np.isin(units, np.random.default_rng(0).permutation(np.unique(units))[: len(np.unique(units)) // 6])
-    ref = reference.fit(everything.filter(pl.Series(~kept)), tokenizer=tokenizer, groups=groups[~kept])
+    ref = reference.fit(
+        everything.filter(pl.Series(~kept)), tokenizer=tokenizer, groups=groups[~kept], masses=domains.masses
+    )
 
     def p(texts):
         ids = tokenizer.encode_batch(texts)
-        return ref.prompts.typicality(ids, ref.assign(ref.embed(texts, ids=ids))).typicality
+        clusters = ref.assign(ref.embed(texts, ids=ids))
+        return ref.prompts.typicality(ids, clusters, affinity=ref.affinity(texts)).typicality
 
     fresh = p(everything.filter(pl.Series(kept))["text"].to_list())
     assert 0.02 < (fresh < 0.05).mean() < 0.08
     foreign = {s: p(real([s])["text"].to_list()) for s in FOREIGN.split()}
     auc = [(v[:, None] < fresh).mean() + (v[:, None] == fresh).mean() / 2 for v in foreign.values()]
-    assert np.mean(auc) > 0.97
-    assert min(auc) > 0.92
-    assert np.mean([(v < 0.05).mean() for v in foreign.values()]) > 0.85
+    assert np.mean(auc) > 0.98
+    assert min(auc) > 0.93
+    assert np.mean([(v < 0.05).mean() for v in foreign.values()]) > 0.90
     for benchmark in ("humaneval", "mbpp"):
         assert (p(real([benchmark])["text"].to_list()) < 0.05).mean() < 0.45
