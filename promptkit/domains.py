@@ -179,6 +179,21 @@ class _Reading(NamedTuple):
 
 
 def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading:
+    of_text, hashed, named = _read_text(text)
+    values = list(of_text)
+    for name, value in _turns(messages or ()).items():
+        values[_AT[name]] = round(_STEPS * value)
+    tags = {*named, *_tags(text, values, messages, tools)}
+    if tools:
+        values[_AT["tools"]] = _STEPS
+    if len(text) > HEAD + TAIL:
+        values[_AT["very_long"]] = _STEPS
+    return _Reading(values, hashed, tags)
+
+
+@functools.lru_cache(maxsize=1024)  # a score asks for the label and for the masses of the same few hundred texts
+def _read_text(text: str) -> tuple[tuple[int, ...], dict[int, str], frozenset[str]]:
+    """Return what the text alone shows: signal values, hashed words, programming languages."""
     cut = text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
     lower = cut.lower()
     stripped = lower.strip()
@@ -191,17 +206,9 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
         values[i] = round(_STEPS * min(1.0, math.sqrt(n) / 2) * min(1.0, math.sqrt(80 / len(tokens))))
     for name, value in _shapes(cut, stripped, tokens, hits.get(_AT["complaint"], 0)).items():
         values[_AT[name]] = round(_STEPS * value)
-    turns = _turns(messages or ())
-    for name, value in turns.items():
-        values[_AT[name]] = round(_STEPS * value)
-    tags = {name for i, name in enumerate(_LANGUAGES, start=len(SIGNALS)) if i in found}
-    values[_AT["language_named"]] = _STEPS * bool(tags)
-    tags |= _tags(text, values, messages, tools)
-    if tools:
-        values[_AT["tools"]] = _STEPS
-    if len(text) > len(cut):
-        values[_AT["very_long"]] = _STEPS
-    return _Reading(values, _hash(tokens), tags)
+    named = frozenset(name for i, name in enumerate(_LANGUAGES, start=len(SIGNALS)) if i in found)
+    values[_AT["language_named"]] = _STEPS * bool(named)
+    return tuple(values), _hash(tokens), named
 
 
 def _places(lower: str) -> dict[str, str]:
