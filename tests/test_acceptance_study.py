@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ def study() -> Any:
     """The scripts import one another by name, as they do when they are run from their folder."""
     sys.path.insert(0, str(EXAMPLES / "acceptance_study"))
     torch.set_num_threads(1)
-    names = ("models", "acceptance", "train", "measure", "prepare")
+    names = ("models", "acceptance", "train", "measure", "prepare", "analyse")
     box = ModuleType("study")
     for name in names:
         setattr(box, name, importlib.import_module(name))
@@ -139,3 +140,30 @@ def test_a_test_prompt_has_no_twin_in_training(study: Any) -> None:
     test = study.prepare.split(sources, units)
     assert 10 <= test.sum() <= 20
     assert len(np.unique(units[test])) == test.sum()
+
+
+def test_rank_correlation_is_spearman_and_its_interval_is_of_sources(study: Any) -> None:
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(0)
+    source = np.repeat(np.arange(12), 30)
+    x = rng.normal(size=360)
+    y = x + rng.normal(size=360) + 2 * rng.normal(size=12)[source]
+    rho, low, high = study.analyse.spearman(x, y, np.zeros(360), source)
+    assert rho == pytest.approx(spearmanr(x, y)[0], abs=1e-3)
+    assert low < rho < high
+    within = study.analyse.spearman(x, y, source, source)[0]
+    assert within == pytest.approx(np.mean([spearmanr(x[source == s], y[source == s])[0] for s in range(12)]), abs=1e-3)
+    assert within > rho
+
+
+def test_kept_tables_follow_from_kept_results(study: Any) -> None:
+    """One figure of the paper, recomputed from the Parquet files beside it."""
+    results = EXAMPLES / "acceptance_study" / "results"
+    d = study.analyse.load(results)
+    tables = json.loads((results / "tables.json").read_text())
+    for name in ("typicality", "cross_entropy", "response_cross_entropy"):
+        x = study.analyse.NEAR[name] * d["score"][name].ravel().astype(float)
+        y = d["al"]["head/sampled_4"]
+        found = study.analyse.spearman(x, y.ravel(), np.zeros(y.size), np.tile(d["source"], len(y)))
+        assert found == pytest.approx(tables["prompt head/sampled_4"][name]["pooled"], abs=0.002)

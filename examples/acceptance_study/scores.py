@@ -103,16 +103,28 @@ def prompt_scores(ref: Any, texts: list[str]) -> dict[str, np.ndarray]:
         "n_tokens": np.array([float(len(i)) for i in ids]),
         "cluster": cluster,
         "in_mix": units >= 0,
-        **_oddness_parts(ref.prompts, seen, affinity),
+        **_oddness_parts(ref, seen, affinity, cluster),
     }
 
 
-def _oddness_parts(view: Any, seen: Any, affinity: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the sum of ranks that typicality starts from, by parts: what each step of the default is worth."""
+def _oddness_parts(ref: Any, seen: Any, affinity: np.ndarray, cluster: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what typicality is the p-value of, and the sums of ranks it is made from: what each step is worth.
+
+    `minus_oddness` orders prompts as typicality does, but also those odder than every held-out row, which all share
+    the least p-value.
+    """
+    from promptkit.conformal import _in_region
+    from promptkit.lexical import Neighbours
+
+    view, n = ref.prompts, max(len(ref.prompts.rows), 1)
     words = view._rank_distance(-seen.closeness) + view._rank_bits(seen.cross_entropy)
     foreign = view._rank_affinity(-affinity)
-    n = max(len(view.rows), 1)
+    near = Neighbours(seen.nearest, seen.nearest_cosine)
+    inside = _in_region(near, ref.sample["cluster"].to_numpy(), cluster)
+    group = np.where(inside, view._group_of[cluster], -1)
+    odd = view._less_usual(view._odd(seen.closeness, seen.cross_entropy, affinity), group)
     return {
+        "minus_oddness": -odd / n,
         "rank_words": -words / n,
         "rank_words_affinity_half": -(words + 0.5 * foreign) / n,
         "rank_words_affinity_whole": -(words + foreign) / n,
