@@ -167,3 +167,24 @@ def test_kept_tables_follow_from_kept_results(study: Any) -> None:
         y = d["al"]["head/sampled_4"]
         found = study.analyse.spearman(x, y.ravel(), np.zeros(y.size), np.tile(d["source"], len(y)))
         assert found == pytest.approx(tables["prompt head/sampled_4"][name]["pooled"], abs=0.002)
+
+
+def test_public_data_sets_become_rows(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load_dataset(name: str, config: str | None, *, split: str) -> list[dict[str, Any]]:
+        asked.append((name, config, split))
+        columns = next((prompt, answer) for n, _, _, prompt, answer, _ in study.prepare.HUB if n == name)
+        return [{columns[0]: f"question of {name}", columns[1]: ["first", "second"]}]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    rows = study.prepare.read_hub()
+    assert [a[0] for a in asked] == [h[0] for h in study.prepare.HUB]
+    assert rows[0] == {
+        "id": "gsm8k/0",
+        "source": "gsm8k",
+        "domain": "math",
+        "prompt": "question of openai/gsm8k",
+        "response": "first",
+    }

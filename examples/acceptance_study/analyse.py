@@ -68,6 +68,7 @@ SETS = {
     "target_entropy": -1,
 }
 KS, KINDS, MODES = (3, 4, 5, 6, 7), ("head", "small"), ("greedy", "sampled")
+SHORT = 12  # tokens: a source whose median answer is no longer says little of chains
 BANDS = {"fidelity": (0.0, 0.25, 0.5, 0.75, 0.9, 1.01), "mean_cross_entropy": (0.0, 7.0, 9.0, 10.0, 11.0, 12.0, 99.0)}
 
 
@@ -206,6 +207,9 @@ def load(out: Path) -> dict[str, Any]:
             for kind in KINDS:
                 lengths[f"{kind}/{name}"] = v[kinds == kind].reshape(len(mixes), n)
     own = {k: np.array(prompts[k]) for k in ("source", "domain", "kept_out")}
+    length = np.array(prompts["n_sampled"]) / 3
+    short = [s for s in np.unique(own["source"]) if np.median(length[own["source"] == s]) <= SHORT]
+    own["short"] = np.isin(own["source"], short)
     return {"score": score, "al": lengths, "mixes": mixes, **own}
 
 
@@ -474,6 +478,10 @@ def main() -> None:
             tables[f"default against best {q}"] = against_best(d, q)
             tables[f"default against best, kept-out sources, {q}"] = against_best(d, q, d["kept_out"])
             tables[f"published {q}"] = published(t)
+            tables[f"default against best, no short answers, {q}"] = against_best(d, q, ~d["short"])
+            names = {f"source:{s}" for s in np.unique(d["source"][d["short"]])}
+            long = np.array([str(s) not in names for s in t["set"]])
+            tables[f"set source, no short answers, {q}"] = per_set({k: v[long] for k, v in t.items()}, "source")
         for k in KS:
             q = f"{kind}/sampled_{k}"
             tables[f"default against best {q}"] = against_best(d, q)
