@@ -390,7 +390,7 @@ def bars(title: str, tables: dict[str, dict[str, list[float]]], reading: str, pa
     left, width, height = 210, 420, 60 + row * len(names)
 
     def x(v: float) -> float:
-        return left + (v + 0.4) / 1.4 * width
+        return left + (v + 0.5) / 1.5 * width
 
     parts = [f'<text x="10" y="20" font-size="14">{title}</text>']
     for v in (-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0):
@@ -418,9 +418,9 @@ def scatter(title: str, t: dict[str, np.ndarray], name: str, path: Path) -> None
     parts = [f'<text x="10" y="20" font-size="14">{title}</text>']
 
     def place(a: float, b: float) -> tuple[float, float]:
-        return 60 + (a - low) / (high - low) * 540, 330 - (b - 0.4) / 0.9 * 290
+        return 60 + (a - low) / (high - low) * 540, 330 - (b - 0.2) / 1.2 * 290
 
-    for b in (0.4, 0.6, 0.8, 1.0, 1.2):
+    for b in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2):
         y = place(low, b)[1]
         parts.append(f'<line x1="60" x2="600" y1="{y:.0f}" y2="{y:.0f}" stroke="#ddd"/>')
         parts.append(f'<text x="54" y="{y + 4:.0f}" text-anchor="end">{b:g}</text>')
