@@ -48,7 +48,6 @@ class Plan:
     sample_size: int
     template: str | None
     limits: readers.Limits
-    encode_text: bool  # count the tokens of rows that hold text and no ids
     merge_prefixes: bool
 
 
@@ -390,7 +389,7 @@ def count_row(record: readers.Record, tokenizer: Tokenizer | None, plan: Plan, c
             counts["supervised_tokens"] += int(record.mask.sum())
         return len(record.ids)
     counts["text_rows"] += 1
-    if tokenizer is None or not plan.encode_text:
+    if tokenizer is None:
         return 0
     conversation = recover(record, tokenizer, plan.template)
     n = sum(len(i) for i in tokenizer.encode_batch([m["content"] for m in conversation.messages]))
@@ -622,7 +621,6 @@ def plan_for(
         sample_size=sample_size,
         template=opened.template,
         limits=replace(limits or opened.limits, hints=opened.limits.hints),
-        encode_text=True,
         merge_prefixes=merge_prefixes,
     )
 
