@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from promptkit.conversation import Conversation as Conversation
     from promptkit.conversation import Prompt as Prompt
     from promptkit.errors import PromptkitError as PromptkitError
+    from promptkit.exporters import export as export
     from promptkit.pack import Pack as Pack
     from promptkit.pack import load_pack as load_pack
     from promptkit.pack import verify as verify
@@ -41,6 +42,7 @@ _WHERE = {
     "Score": "scoring",
     "build": "pipeline",
     "detokenize": "pipeline",
+    "export": "exporters",
     "inspect": "pipeline",
     "load_pack": "pack",
     "load_reference": "reference",
@@ -59,6 +61,7 @@ __all__ = [
     "__version__",
     "build",
     "detokenize",
+    "export",
     "inspect",
     "load_pack",
     "load_reference",

@@ -1,0 +1,159 @@
+"""Packs in the file and the command of each harness, with what that harness will lose.
+
+    export(load_pack("coding-agentic"), "openai-batch", "out")
+    out/openai-batch/coding-agentic.jsonl                 the file the harness reads, all prompts in pack order
+    out/openai-batch/by-domain/coding-agentic-math.jsonl  the same, one domain: most harnesses lose the label
+    out/openai-batch/ids.jsonl                            {"domain", "id", "reported"}: results back to prompts
+    out/openai-batch/export.json                          the command, the losses, the pack's citation, hashes
+
+An exporter is a pure function from a `Job` (prompts and options) to a `Piece` (bytes by file name, one command line,
+losses, ids); the door calls it for the whole pack and for each domain, and writes all of it or nothing. Commands
+leave `$BASE_URL` (the server's root, without /v1) and `$MODEL` to the shell. They send each prompt once: no warm-up,
+no repetition, no shuffling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from promptkit import registry
+from promptkit.errors import UsageError
+from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
+from promptkit.exporters.openai_batch import openai_batch
+
+if TYPE_CHECKING:
+    from promptkit.pack import Pack
+    from promptkit.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What was written: paths as a shell in this directory would name them."""
+
+    target: str
+    files: list[str]
+    command: str
+    losses: list[Loss]
+    ids: str
+    commands: dict[str, str]  # domain -> the command for that domain alone
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of `export --json`."""
+        return {
+            "target": self.target,
+            "files": self.files,
+            "command": self.command,
+            "losses": [{"what": x.what, "count": x.count, "note": x.note} for x in self.losses],
+            "ids": self.ids,
+            "commands": self.commands,
+            "notes": self.notes,
+        }
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "openai-batch": openai_batch,
+}
+
+
+def export(
+    pack: Pack | str | os.PathLike[str],
+    to: str | Exporter,
+    out: str | os.PathLike[str] = "promptkit-out/exports",
+    *,
+    base_url: str | None = None,
+    model: str | None = None,
+    template: str | None = None,
+    tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+    output_tokens: int = OUTPUT_TOKENS,
+    concurrency: int = 1,
+) -> Export:
+    """Write `pack` for the harness `to` under `out/TARGET/` and return what was written.
+
+    `to` is a name of `EXPORTERS` or a function from Job to Piece. `base_url` (without /v1) and `model` are put into
+    the command, else left to the shell as $BASE_URL and $MODEL. `template` names the chat template for targets that
+    take templated text (default: the pack's own), `tokenizer` is a promptkit Tokenizer or its path, for targets that
+    take ids. `output_tokens` is the output length of rows that know none.
+
+    A second export of the same target replaces the first, whole. Raises UsageError for an unknown target or a bad
+    option, InputError where not one prompt of the pack can be carried.
+    """
+    from promptkit.pack import load_pack
+
+    loaded = load_pack(pack) if isinstance(pack, str | os.PathLike) else pack
+    make = registry.resolve("exporters", to, EXPORTERS)
+    target = to if isinstance(to, str) else getattr(to, "__name__", "custom").replace("_", "-")
+    if output_tokens < 1:
+        raise UsageError(f"output_tokens is {output_tokens}", hint="a number of tokens above 0")
+    directory = Path(out) / target
+    job = Job(
+        prompts=list(loaded),
+        name=loaded.name,
+        directory=str(directory),
+        base_url=base_url.rstrip("/").removesuffix("/v1") if base_url else None,
+        model=model,
+        template=template or (loaded.manifest.get("template") or {}).get("name"),
+        tokenizer=_tokenizer(tokenizer),
+        tokenizer_path=os.fspath(tokenizer) if isinstance(tokenizer, str | os.PathLike) else None,
+        output_tokens=output_tokens,
+        replay=(loaded.manifest.get("recipe") or {}).get("turns") == "all",
+        concurrency=concurrency,
+    )
+    whole = make(job)
+    files = dict(whole.files)
+    commands: dict[str, str] = {}
+    for domain, prompts in loaded.by_domain().items():
+        part = make(
+            replace(
+                job, prompts=prompts, name=f"{loaded.name}-{domain}", directory=str(directory / "by-domain" / domain)
+            )
+        )
+        if part.ids:
+            files |= {f"by-domain/{domain}/{name}": data for name, data in part.files.items()}
+            commands[domain] = part.command
+    return _write(loaded, target, directory, whole, files, commands)
+
+
+def _tokenizer(given: Any) -> Tokenizer | None:
+    if given is None or not isinstance(given, str | os.PathLike):
+        return given
+    from promptkit.tokenizers import load_tokenizer
+
+    return load_tokenizer(os.fspath(given))
+
+
+def _write(
+    pack: Pack, target: str, directory: Path, whole: Piece, files: dict[str, bytes], commands: dict[str, str]
+) -> Export:
+    from promptkit.conversation import canonical
+    from promptkit.errors import InputError
+    from promptkit.writing import publish, temporary_beside, write_new
+
+    if not whole.ids:
+        why = "; ".join(f"{x.what} ({x.count})" for x in whole.losses) or "the pack is empty"
+        raise InputError(
+            f"export of {pack.name} to {target}: not one of {len(pack)} prompts can be carried: {why}",
+            hint=whole.losses[0].note if whole.losses else "give a pack with prompts",
+        )
+    domains = {p.id: p.domain for p in pack}
+    ids = [{"domain": domains.get(i), "id": i, "reported": reported} for i, reported in whole.ids]
+    files["ids.jsonl"] = b"".join(canonical(row) + b"\n" for row in ids)
+    named = [str(directory / name) for name in sorted(files)]
+    done = Export(target, named, whole.command, whole.losses, str(directory / "ids.jsonl"), commands, whole.notes)
+    about = {
+        **done.to_json(),
+        "files": [{"path": n, "sha256": hashlib.sha256(b).hexdigest()} for n, b in sorted(files.items())],
+        "pack": pack.citation,
+        "ids": "ids.jsonl",
+    }
+    files["export.json"] = json.dumps(about, ensure_ascii=True, indent=1, sort_keys=True).encode() + b"\n"
+    with temporary_beside(directory, directory=True) as work:
+        for name, data in sorted(files.items()):
+            write_new(work / "export" / name, data)
+        publish(work / "export", directory)
+    return done
