@@ -203,6 +203,8 @@ def show_score(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
     _show_responses(talk, v)
     _show_power(talk, v)
     talk.line()
+    if v.get("worth"):
+        talk.line(f"worth: {v['worth']['text']}")
     talk.line(
         "what it is worth: a prompt score ranks sets and mixes well, single prompts poorly."
         + ("" if v.get("responses") else " Score the responses for more: give a results file with the answers.")

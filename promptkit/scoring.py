@@ -99,6 +99,13 @@ class Score:
             return None
         return self.distance / self.noise_floor
 
+    @property
+    def worth(self) -> dict[str, Any] | None:
+        """What sets of such a fidelity had in acceptance length in our study: context, no promise (`worth.py`)."""
+        from promptkit.worth import worth
+
+        return worth(self.fidelity, self.intervals.get("fidelity"), self.n)
+
     def to_json(self) -> dict[str, Any]:
         """Return what `score --json` prints: plain lists, numbers rounded to 6 decimals, None for what was refused."""
         out: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
@@ -109,6 +116,8 @@ class Score:
                 out["representative"] = self.representative
             elif name == "noise_floor":
                 out["ratio"] = self.ratio
+            elif name == "responses":
+                out["worth"] = self.worth
         for row in out["prompts"]:
             if row["response_typicality"] is None and row["response_cross_entropy"] is None:
                 del row["response_typicality"], row["response_cross_entropy"]

@@ -39,7 +39,7 @@ NEAREST_KEYS = {"similarity", "text", "source"}
 STABLE = {
     "verdict", "verdict_code", "representative", "n", "distance", "noise_floor", "ratio", "excess", "p_value", "p_fidelity",
     "p_mix", "fidelity", "coverage", "mix_overlap", "domain_overlap", "cross_entropy", "closeness", "intervals", "power",
-    "domains", "clusters", "missing", "prompts", "responses", "reference", "seed", "promptkit_version",
+    "domains", "clusters", "missing", "prompts", "responses", "worth", "reference", "seed", "promptkit_version",
 }  # fmt: skip
 PROMPT_KEYS = {
     "index", "id", "typicality", "belongs", "cross_entropy", "closeness", "domain", "cluster", "nearest_similarity",
