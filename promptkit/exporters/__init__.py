@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from promptkit import registry
 from promptkit.errors import UsageError
+from promptkit.exporters.hf_dataset import hf_dataset
+from promptkit.exporters.inspect_ai import inspect_ai
 from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
 from promptkit.exporters.openai_batch import openai_batch
+from promptkit.exporters.questions import mt_bench, specdec_bench
 
 if TYPE_CHECKING:
     from promptkit.pack import Pack
@@ -58,6 +61,10 @@ class Export:
 
 EXPORTERS: dict[str, Exporter] = {
     "openai-batch": openai_batch,
+    "hf-dataset": hf_dataset,
+    "inspect": inspect_ai,
+    "mt-bench": mt_bench,
+    "specdec-bench": specdec_bench,
 }
 
 

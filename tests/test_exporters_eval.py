@@ -1,0 +1,187 @@
+"""Exports to evaluation harnesses: what stands in each file, what is asked for, what is lost, in prompts that break loaders.
+
+Each format is read back with a plain reader of its container; the harnesses' own loaders run in tests/harness.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import SYSTEM, dialogues, row, rows, user
+
+from promptkit.exporters import EXPORTERS, Export, export
+from promptkit.pack import Pack, load_pack, write_pack
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    return load_pack(write_pack(rows(), tmp_path_factory.mktemp("packs"), name="hostile"))
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    where = tmp_path_factory.mktemp("packs")
+    return load_pack(write_pack(dialogues(), where, name="replay", fields={"recipe": {"turns": "all"}}))
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    assert data.isascii()  # so that no reader can cut a line at U+2028 or U+0085
+    return [json.loads(line) for line in data.decode().splitlines()]
+
+
+def losses(done: Export) -> dict[str, int]:
+    return {loss.what: loss.count for loss in done.losses}
+
+
+def plain(pack: Pack) -> list[Any]:
+    """Return the prompts of one user turn and nothing else."""
+    return [p for p in pack if not p.tools and [m["role"] for m in p.messages] == ["user"]]
+
+
+def asked(prompt: Any) -> int:
+    return prompt.expected_output_tokens or 512
+
+
+LEFT_OUT = {"tool definitions": 2, "history": 2, "system turn": 1}
+
+
+@pytest.mark.parametrize("target", sorted(EXPORTERS))
+def test_every_prompt_is_carried_or_counted(target: str, hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, target, tmp_path)
+    ids = json_lines(Path(done.ids))
+    assert len({r["id"] for r in ids}) == len({r["reported"] for r in ids}) == len(ids)
+    order = {p.id: i for i, p in enumerate(hostile)}
+    assert [r["id"] for r in ids] == sorted((r["id"] for r in ids), key=order.__getitem__)
+    left_out = sum(x.count for x in done.losses if x.note.startswith("left out"))
+    assert len(ids) + left_out == len(hostile) or left_out == 0
+
+
+@pytest.mark.parametrize("target", sorted(EXPORTERS))
+def test_an_export_is_a_pure_function(target: str, hostile: Pack, tmp_path: Path) -> None:
+    once, again = (
+        {p.name: p.read_bytes() for p in sorted(Path(export(hostile, target, tmp_path / d).ids).parent.rglob("*"))
+         if p.is_file() and p.name != "export.json"}
+        for d in ("a", "a")
+    )  # fmt: skip
+    assert once == again
+
+
+# ------------------------------------------------------------------------------------------------ MT-Bench family
+
+
+def test_mt_bench_has_int_ids_and_one_turn_each(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "mt-bench", tmp_path)
+    got = json_lines(tmp_path / "mt-bench/hostile/question.jsonl")
+    wanted = plain(hostile)
+    assert [q["turns"] for q in got] == [[p.messages[0]["content"]] for p in wanted]
+    assert [q["category"] for q in got] == [p.domain for p in wanted]
+    assert [q["question_id"] for q in got] == [int(p.id[:13], 16) for p in wanted]
+    assert [r["reported"] for r in json_lines(Path(done.ids))] == [str(q["question_id"]) for q in got]
+    longest = max(map(asked, wanted))
+    assert losses(done) == {
+        **LEFT_OUT,
+        "no expected output length": sum(p.expected_output_tokens is None for p in wanted),
+        "output length of its own": sum(asked(p) != longest for p in wanted),
+    }
+    assert f"--max-new-tokens {longest}" in done.command
+    assert f"--num_prompts {len(wanted)}" in done.notes[2]  # AngelSlim takes 80 otherwise
+    assert f"--num_requests {len(wanted)}" in done.notes[3]
+
+
+def test_mt_bench_ids_are_the_same_in_a_domain(hostile: Pack, tmp_path: Path) -> None:
+    export(hostile, "mt-bench", tmp_path)
+    whole = {q["question_id"]: q for q in json_lines(tmp_path / "mt-bench/hostile/question.jsonl")}
+    parts = [q for f in (tmp_path / "mt-bench/by-domain").rglob("question.jsonl") for q in json_lines(f)]
+    assert len(parts) == len(whole)
+    assert all(whole[q["question_id"]] == q for q in parts)
+
+
+def test_mt_bench_replays_turns_and_leaves_system_turns_out(replay: Pack, tmp_path: Path) -> None:
+    done = export(replay, "mt-bench", tmp_path)
+    got = json_lines(tmp_path / "mt-bench/replay/question.jsonl")
+    wanted = [[m["content"] for m in p.messages] for p in replay if p.messages[0]["role"] == "user"]
+    assert [q["turns"] for q in got] == wanted
+    assert losses(done)["system turn"] == 1
+    assert losses(done)["later turns (AngelSlim)"] == 2
+
+
+def test_specdec_bench_is_a_table_with_speed_bench_columns(replay: Pack, hostile: Pack, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export(replay, "specdec-bench", tmp_path)
+    got = parquet.read_table(tmp_path / "specdec-bench/replay.parquet").to_pylist()
+    assert [(r["question_id"], r["multiturn"]) for r in got] == [
+        (p.id, len(p.messages) > 1) for p in replay if p.messages[0]["role"] == "user"
+    ]
+    done = export(hostile, "specdec-bench", tmp_path)
+    got = parquet.read_table(tmp_path / "specdec-bench/hostile.parquet").to_pylist()
+    assert [r["turns"] for r in got] == [[p.messages[0]["content"]] for p in plain(hostile)]
+    assert {r["category"] for r in got} == {"chat", "coding", "math & logic"}
+    assert f"--num_requests {len(got)} " in done.command
+
+
+# ------------------------------------------------------------------------------------------------ Hugging Face
+
+
+def test_hf_dataset_loads_whole_and_by_domain(hostile: Pack, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    done = export(hostile, "hf-dataset", tmp_path / "out")
+    where, cache = str(tmp_path / "out/hf-dataset"), str(tmp_path / "cache")
+    got = list(datasets.load_dataset(where, split="test", cache_dir=cache))
+    assert [r["id"] for r in got] == [p.id for p in hostile]
+    assert [[{k: v for k, v in m.items() if v is not None} for m in r["messages"]] for r in got] == [
+        p.messages for p in hostile
+    ]
+    assert [r["tools"] and json.loads(r["tools"]) for r in got] == [p.tools for p in hostile]
+    assert [r["max_tokens"] for r in got] == [asked(p) for p in hostile]
+    assert losses(done) == {}
+    one = datasets.load_dataset(where, "math-logic", split="test", cache_dir=cache)
+    assert one["id"] == [p.id for p in hostile.by_domain()["math & logic"]]
+    assert set(datasets.get_dataset_config_names(where)) == {"default", "chat", "coding", "math-logic"}
+
+
+# ------------------------------------------------------------------------------------------------ Inspect AI
+
+
+def test_inspect_carries_everything(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "inspect", tmp_path)
+    got = json_lines(tmp_path / "inspect/hostile.jsonl")
+    assert [s["id"] for s in got] == [p.id for p in hostile]
+    assert [[m["content"] for m in s["input"]] for s in got] == [[m["content"] for m in p.messages] for p in hostile]
+    assert [s["metadata"]["max_tokens"] for s in got] == [asked(p) for p in hostile]
+    by_id = {s["id"]: s for s in got}
+    agentic = next(p for p in hostile if any(m["role"] == "tool" for m in p.messages))
+    assert by_id[agentic.id]["metadata"]["body"] == {"messages": agentic.messages, "tools": agentic.tools}
+    call = by_id[agentic.id]["input"][2]["tool_calls"][0]
+    assert call == {"id": "functions.ls:0", "function": "ls", "arguments": {"path": "."}}
+    assert losses(done) == {"no expected output length": 5}
+    compile((tmp_path / "inspect/hostile.py").read_text(), "hostile.py", "exec")
+
+
+def test_inspect_replays_turns_with_equal_shares(replay: Pack, tmp_path: Path) -> None:
+    done = export(replay, "inspect", tmp_path)
+    got = {s["id"]: s["metadata"] for s in json_lines(tmp_path / "inspect/replay.jsonl")}
+    three = next(p for p in replay if [m["role"] for m in p.messages] == ["user"] * 3)
+    assert got[three.id]["replay"] is True
+    assert got[three.id]["max_tokens"] == -(-three.expected_output_tokens // 3)
+    assert losses(done) == {"output length of each turn": 3}
+
+
+def test_inspect_changes_into_the_directory_and_names_the_task_alone(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "inspect", tmp_path, base_url="http://localhost:9/v1", model="m/x")
+    words = shlex.split(done.command)
+    assert words[:4] == ["cd", str(tmp_path / "inspect"), "&&", "PACK_API_KEY=${PACK_API_KEY:-none}"]
+    assert words[4:9] == ["inspect", "eval", "hostile.py", "--model", "openai-api/pack/m/x"]
+    assert "http://localhost:9/v1" in words
+
+
+def test_a_pack_that_no_row_fits_is_refused(tmp_path: Path) -> None:
+    from promptkit.errors import InputError
+
+    pack = load_pack(write_pack([row([SYSTEM, user("One.")])], tmp_path, name="systems"))
+    with pytest.raises(InputError, match=r"system turn \(1\)"):
+        export(pack, "mt-bench", tmp_path / "out")
