@@ -42,6 +42,7 @@ def _cased(up: str, low: str) -> str:
 PATTERNS = {
     "kimi": rf"\p{{Han}}+|{_cased(_UP[:-1] + _NOT_HAN, _LOW[:-1] + _NOT_HAN)}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",
     "qwen": rf"{_CONTRACTION}|{_LEAD}\p{{L}}+|\p{{N}}|{_SYMBOLS}|{_SPACES}",
+    "qwen3.5": rf"{_CONTRACTION}|{_LEAD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
     "cl100k": rf"{_CONTRACTION}|{_LEAD}\p{{L}}+|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",
     "o200k": rf"{_cased(_UP, _LOW)}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
     "r50k": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -94,7 +95,7 @@ class RankEncoder(Encoder):
 
     def encode(self, text: str) -> Ids:
         self.ready()
-        if self.pattern == "qwen":  # as Qwen's own tokenizer does
+        if self.pattern in ("qwen", "qwen3.5"):  # as Qwen's own tokenizer does
             text = unicodedata.normalize("NFC", text)
         encode = self._built.encode_ordinary
         parts = [np.array(encode(piece), np.int32) for piece in split_long(text)]
@@ -106,7 +107,10 @@ class RankEncoder(Encoder):
 
 
 class JsonEncoder(Encoder):
-    """Hugging Face `tokenizers` over a tokenizer.json without its added tokens, so that none is ever produced."""
+    """Hugging Face `tokenizers` over a tokenizer.json without its added tokens, so that none is ever produced.
+
+    Runs of white space that were added as tokens of their own, as Gemma's are, stay: they are ordinary text.
+    """
 
     def __init__(self, source: dict[str, Any]) -> None:
         self.source = source
@@ -117,13 +121,19 @@ class JsonEncoder(Encoder):
 
     def ready(self) -> None:
         if "_built" not in self.__dict__:
-            from tokenizers import Tokenizer as Backend
+            spaces = space_tokens(self.source)
+            self._built = self._backend(spaces)
+            if any(self._built.token_to_id(t["content"]) != t["id"] for t in spaces):  # it numbers them by their order
+                self._built = self._backend([])
 
-            plain = {**self.source, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-            try:
-                self._built = Backend.from_str(json.dumps(plain))
-            except Exception as error:  # the library raises bare Exception
-                raise InputError(f"tokenizer.json: the tokenizers library refuses it: {error}") from error
+    def _backend(self, added: list[dict[str, Any]]) -> Any:
+        from tokenizers import Tokenizer as Backend
+
+        plain = {**self.source, "added_tokens": added, "post_processor": None, "truncation": None, "padding": None}
+        try:
+            return Backend.from_str(json.dumps(plain))
+        except Exception as error:  # the library raises bare Exception
+            raise InputError(f"tokenizer.json: the tokenizers library refuses it: {error}") from error
 
     def encode(self, text: str) -> Ids:
         self.ready()
@@ -133,6 +143,16 @@ class JsonEncoder(Encoder):
 
     def files(self) -> dict[str, bytes]:
         return {"tokenizer.json": json.dumps(self.source, ensure_ascii=False, separators=(",", ":")).encode("utf-8")}
+
+
+def space_tokens(source: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the added tokens of a tokenizer.json that are nothing but white space, and so no markers."""
+    added = source.get("added_tokens") or ()
+    return [t for t in added if not t.get("special") and t["content"] and not _spaced(t["content"]).strip()]
+
+
+def _spaced(piece: str) -> str:
+    return piece.replace("\u2581", " ")
 
 
 # Chinese and Japanese have no spaces: each character is a word there.

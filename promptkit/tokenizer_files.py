@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from promptkit.encoders import space_tokens
 from promptkit.errors import InputError
 
 MAX_FILE_BYTES = 512 << 20
@@ -131,7 +132,10 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def json_table(path: Path, source: dict[str, Any]) -> tuple[dict[int, bytes], dict[str, int]]:
-    """Return id -> bytes and the added tokens of a tokenizer.json: byte-level BPE, or metaspace with byte fallback."""
+    """Return id -> bytes and the added tokens of a tokenizer.json: byte-level BPE, or metaspace with byte fallback.
+
+    Added tokens of white space alone (Gemma's runs of spaces and newlines) are text like any other.
+    """
     model = source.get("model")
     model = model if isinstance(model, dict) else {}
     vocab = model.get("vocab")
@@ -139,7 +143,8 @@ def json_table(path: Path, source: dict[str, Any]) -> tuple[dict[int, bytes], di
         if isinstance(vocab, list):  # Unigram: [[piece, score], ...]
             vocab = {piece[0]: i for i, piece in enumerate(vocab)}
         added = {t["content"]: t["id"] for t in source.get("added_tokens") or ()}
-    except (KeyError, TypeError, IndexError) as error:
+        spaces = {t["content"]: t["id"] for t in space_tokens(source)}
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise InputError(f"tokenizer file {path}: its tokens have no known form ({error!r})") from error
     if not isinstance(vocab, dict) or not vocab:
         raise InputError(f"tokenizer file {path}: no model.vocab in it", hint="expected a Hugging Face tokenizer.json")
@@ -153,7 +158,11 @@ def json_table(path: Path, source: dict[str, Any]) -> tuple[dict[int, bytes], di
             hint="expected byte-level BPE or metaspace with byte fallback, as generative models have",
         )
     to_bytes = _from_byte_level if "ByteLevel" in kinds else _from_metaspace
-    return {i: to_bytes(piece) for piece, i in vocab.items()}, added
+    text = {i: piece if to_bytes is _from_byte_level else piece.replace("\u2581", " ") for piece, i in spaces.items()}
+    table = {i: to_bytes(piece) for piece, i in vocab.items()} | {
+        i: s.encode("utf-8", "replace") for i, s in text.items()
+    }
+    return table, {piece: i for piece, i in added.items() if piece not in spaces}
 
 
 def _kinds(part: Any) -> set[str]:

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptkit.encoders import WORDS_VOCAB, Encoder, Ids, JsonEncoder, RankEncoder, WordEncoder
+from promptkit.encoders import WORDS_VOCAB, Encoder, Ids, JsonEncoder, RankEncoder, WordEncoder, space_tokens
 from promptkit.errors import InputError, UsageError
 from promptkit.registry import suggest
 from promptkit.tokenizer_files import (
@@ -352,8 +352,9 @@ def _build(
 
 def _from_json(path: Path, source: dict[str, Any], config: dict[str, Any]) -> Tokenizer:
     table, added = json_table(path, source)
-    specials = _with_reserved({**added, **config_specials(config)})
-    return _build(table, specials, config, "bpe", lambda name: JsonEncoder(source))
+    spaces = {t["content"] for t in space_tokens(source)}
+    named = {name: i for name, i in config_specials(config).items() if name not in spaces}
+    return _build(table, _with_reserved({**added, **named}), config, "bpe", lambda name: JsonEncoder(source))
 
 
 def _from_tekken(path: Path, source: dict[str, Any]) -> Tokenizer:
@@ -378,7 +379,8 @@ def _from_ranks(path: Path, data: bytes, config: dict[str, Any]) -> Tokenizer:
     ours = config.get("promptkit") or {}
 
     def encoder(name: str) -> Encoder:
-        return RankEncoder(ranks, ours.get("encoder", ["", ""])[1] or _PATTERN_OF.get(name, "cl100k"))
+        pattern = "qwen3.5" if name == "qwen" and len(ranks) > _QWEN3_RANKS else _PATTERN_OF.get(name, "cl100k")
+        return RankEncoder(ranks, ours.get("encoder", ["", ""])[1] or pattern)
 
     return _build({r: t for t, r in ranks.items()}, specials, config, default, encoder, notes)
 
@@ -437,9 +439,15 @@ _QWEN_NAMES = (
     "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> "
     "<tool_response> </tool_response> <think> </think>"
 )
+_QWEN35_NAMES = (
+    f"{_QWEN_NAMES} <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> <tts_text_eod> <tts_text_bos_single> "
+    "<|audio_pad|>"
+)
+_QWEN3_RANKS = 151643
 _ALONE: dict[int, tuple[str, dict[str, int]]] = {
     163584: ("Kimi K2", _KIMI),
-    151643: ("Qwen3", {name: 151643 + i for i, name in enumerate(_QWEN_NAMES.split())}),
+    _QWEN3_RANKS: ("Qwen3", {name: _QWEN3_RANKS + i for i, name in enumerate(_QWEN_NAMES.split())}),
+    248044: ("Qwen3.5", {name: 248044 + i for i, name in enumerate(_QWEN35_NAMES.split())}),
 }
 
 # tiktoken's own encodings: sha256 of the file and the special ids. Read from tiktoken's cache, never fetched.

@@ -185,6 +185,8 @@ def test_short_text_is_one_piece() -> None:
         ("kimi", "日本語abc 12345", ["日本語", "abc", " ", "123", "45"]),
         ("kimi", "HelloWorld don't", ["Hello", "World", " don't"]),
         ("qwen", "HelloWorld don't 12", ["HelloWorld", " don", "'t", " ", "1", "2"]),
+        ("qwen", "हिन्दी", ["ह", "िन", "्द", "ी"]),  # a vowel sign is no letter there
+        ("qwen3.5", "हिन्दी 12", ["हिन्दी", " ", "1", "2"]),
         ("cl100k", "x 1234\n\n y", ["x", " ", "123", "4", "\n\n", " y"]),
         ("o200k", "a/b\n", ["a", "/b", "\n"]),
         ("r50k", "Hi there  you", ["Hi", " there", " ", " you"]),
@@ -316,16 +318,27 @@ def test_a_rank_file_alone_says_that_no_special_token_is_known(tmp_path: Path) -
     assert "no special token is known" in load_tokenizer(tmp_path).notes[0]
 
 
-def test_a_kimi_rank_file_alone_gets_kimis_ids_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("n_ranks", "model", "pattern", "last", "n_vocab"),
+    [
+        (163_584, "Kimi K2", "kimi", ("<|im_end|>", 163_586), 163_840),
+        (151_643, "Qwen3", "qwen", ("</think>", 151_668), 151_669),
+        (248_044, "Qwen3.5", "qwen3.5", ("</think>", 248_069), 248_077),
+    ],
+)
+def test_a_rank_file_alone_gets_the_ids_of_its_family_and_says_so(
+    tmp_path: Path, n_ranks: int, model: str, pattern: str, last: tuple[str, int], n_vocab: int
+) -> None:
     table = tiny.ranks()
-    for i in range(len(table), 163_584):
+    for i in range(len(table), n_ranks):
         table[b"~%d" % i] = i
     lines = b"".join(base64.b64encode(t) + b" %d\n" % r for t, r in table.items())
     (tmp_path / "tiktoken.model").write_bytes(lines)
     tokenizer = load_tokenizer(tmp_path / "tiktoken.model")
-    assert tokenizer.specials["<|im_end|>"] == 163_586
-    assert tokenizer.n_vocab == 163_840
-    assert "special ids of Kimi K2 are assumed" in tokenizer.notes[0]
+    assert tokenizer.specials[last[0]] == last[1]
+    assert tokenizer.n_vocab == n_vocab
+    assert tokenizer.encoder.identity == ("ranks", pattern)
+    assert f"special ids of {model} are assumed" in tokenizer.notes[0]
 
 
 # ---- tokenizer.json, sentencepiece, tekken
@@ -356,6 +369,33 @@ def test_json_saves_and_loads(tmp_path: Path) -> None:
     first = load_tokenizer(tmp_path)
     first.save(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").sha256 == first.sha256
+
+
+def test_runs_of_spaces_that_were_added_as_tokens_are_text(tmp_path: Path) -> None:
+    """Gemma's: "▁▁" and a newline are added tokens, not special, and its decoder makes spaces of them too."""
+    from tokenizers import Tokenizer as Library
+
+    added = [
+        {"id": i, "content": text, "special": special, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False}
+        for i, text, special in ((0, "<bos>", True), (1, "\n\n", False), (2, "\u2581\u2581", False))
+    ]  # fmt: skip
+    vocab = {"<bos>": 0, "\n\n": 1, "\u2581\u2581": 2, "a": 3, "\u2581": 4, "\n": 5}
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    back = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    source = {
+        "version": "1.0", "added_tokens": added, "normalizer": space, "pre_tokenizer": None, "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "fuse_unk": False, "byte_fallback": False},
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(source))
+    decoder = {str(t["id"]): t for t in added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    tokenizer, library = load_tokenizer(tmp_path), Library.from_str(json.dumps(source))
+    assert tokenizer.specials == {"<bos>": 0}
+    ids = [0, 3, 2, 2, 4, 3, 1, 5, 3]
+    assert tokenizer.decode(np.array(ids)) == library.decode(ids, skip_special_tokens=False) == "<bos>a     a\n\n\na"
+    assert tokenizer.encode("a\n\na").tolist() == library.encode("a\n\na").ids == [3, 1, 3]
 
 
 def test_word_pieces_are_refused(tmp_path: Path) -> None:
