@@ -4,7 +4,7 @@
     out/openai-batch/coding-agentic.jsonl                 the file the harness reads, all prompts in pack order
     out/openai-batch/by-domain/coding-agentic-math.jsonl  the same, one domain: most harnesses lose the label
     out/openai-batch/ids.jsonl                            {"domain", "id", "reported"}: results back to prompts
-    out/openai-batch/export.json                          the command, the losses, the pack's citation, hashes
+    out/openai-batch/export.json                          the command, the losses, ids left out, the citation, hashes
 
 An exporter is a pure function from a `Job` (prompts and options) to a `Piece` (bytes by file name, one command line,
 losses, ids); the door calls it for the whole pack and for each domain, and writes all of it or nothing. Commands
@@ -17,17 +17,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptkit import registry
 from promptkit.errors import UsageError
+from promptkit.exporters.aiperf import aiperf, aiperf_mooncake, aiperf_multi_turn, aiperf_single_turn
+from promptkit.exporters.genai_perf import genai_perf
+from promptkit.exporters.guidellm import guidellm
 from promptkit.exporters.hf_dataset import hf_dataset
 from promptkit.exporters.inspect_ai import inspect_ai
 from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
+from promptkit.exporters.load_scripts import k6, locust
 from promptkit.exporters.openai_batch import openai_batch
 from promptkit.exporters.questions import mt_bench, specdec_bench
+from promptkit.exporters.sglang import sglang, sglang_agentic_trace
+from promptkit.exporters.trtllm import trtllm
+from promptkit.exporters.vllm import vllm, vllm_multi_turn, vllm_spec_bench, vllm_speed_bench
+from promptkit.grammars import template_named
 
 if TYPE_CHECKING:
     from promptkit.pack import Pack
@@ -45,6 +54,7 @@ class Export:
     ids: str
     commands: dict[str, str]  # domain -> the command for that domain alone
     notes: list[str]
+    left_out: list[str]  # ids of the prompts that the target cannot carry; `losses` say why
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `export --json`."""
@@ -56,10 +66,26 @@ class Export:
             "ids": self.ids,
             "commands": self.commands,
             "notes": self.notes,
+            "left_out": self.left_out,
         }
 
 
 EXPORTERS: dict[str, Exporter] = {
+    "vllm": vllm,
+    "vllm-spec-bench": vllm_spec_bench,
+    "vllm-speed-bench": vllm_speed_bench,
+    "vllm-multi-turn": vllm_multi_turn,
+    "sglang": sglang,
+    "sglang-agentic-trace": sglang_agentic_trace,
+    "aiperf": aiperf,
+    "aiperf-single-turn": aiperf_single_turn,
+    "aiperf-multi-turn": aiperf_multi_turn,
+    "aiperf-mooncake": aiperf_mooncake,
+    "guidellm": guidellm,
+    "trtllm": trtllm,
+    "genai-perf": genai_perf,
+    "k6": k6,
+    "locust": locust,
     "openai-batch": openai_batch,
     "hf-dataset": hf_dataset,
     "inspect": inspect_ai,
@@ -95,12 +121,17 @@ def export(
     loaded = load_pack(pack) if isinstance(pack, str | os.PathLike) else pack
     make = registry.resolve("exporters", to, EXPORTERS)
     target = to if isinstance(to, str) else getattr(to, "__name__", "custom").replace("_", "-")
-    if output_tokens < 1:
-        raise UsageError(f"output_tokens is {output_tokens}", hint="a number of tokens above 0")
+    for option, number in (("output_tokens", output_tokens), ("concurrency", concurrency)):
+        if number < 1:
+            raise UsageError(f"{option} is {number}", hint="a number above 0")
+    if template is not None:
+        template_named(template)  # an unknown name is an error, whatever the target makes of it
     directory = Path(out) / target
+    prompts = list(loaded)
+    name = f"{loaded.name}-pack" if loaded.name in ("ids", "export") else loaded.name  # names of our own files
     job = Job(
-        prompts=list(loaded),
-        name=loaded.name,
+        prompts=prompts,
+        name=name,
         directory=str(directory),
         base_url=base_url.rstrip("/").removesuffix("/v1") if base_url else None,
         model=model,
@@ -110,20 +141,29 @@ def export(
         output_tokens=output_tokens,
         replay=(loaded.manifest.get("recipe") or {}).get("turns") == "all",
         concurrency=concurrency,
+        pack=prompts,
     )
     whole = make(job)
-    files = dict(whole.files)
-    commands: dict[str, str] = {}
-    for domain, prompts in loaded.by_domain().items():
+    files, commands, notes = dict(whole.files), {}, list(whole.notes)
+    carried = {prompt_id for prompt_id, _ in whole.ids}
+    for domain, some in loaded.by_domain().items():
+        folder = _folder(domain)
         part = make(
-            replace(
-                job, prompts=prompts, name=f"{loaded.name}-{domain}", directory=str(directory / "by-domain" / domain)
-            )
+            replace(job, prompts=some, name=f"{name}-{folder}", directory=str(directory / "by-domain" / folder))
         )
         if part.ids:
-            files |= {f"by-domain/{domain}/{name}": data for name, data in part.files.items()}
+            files |= {f"by-domain/{folder}/{file}": data for file, data in part.files.items()}
             commands[domain] = part.command
-    return _write(loaded, target, directory, whole, files, commands)
+        if fewer := sum(p.id in carried for p in some) - len(part.ids):
+            why = "; ".join(f"{x.what}, {x.note}" for x in part.losses)
+            notes.append(f"The file of {domain} alone lacks {fewer} prompts that the whole has: {why}")
+    return _write(loaded, target, directory, replace(whole, notes=notes), files, commands)
+
+
+def _folder(domain: str) -> str:
+    """Return the name of a domain's folder: itself, or with a hash where it could not name one."""
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", domain)[:64]
+    return domain if safe == domain else f"{safe}-{hashlib.sha256(domain.encode()).hexdigest()[:8]}"
 
 
 def _tokenizer(given: Any) -> Tokenizer | None:
@@ -151,7 +191,11 @@ def _write(
     ids = [{"domain": domains.get(i), "id": i, "reported": reported} for i, reported in whole.ids]
     files["ids.jsonl"] = b"".join(canonical(row) + b"\n" for row in ids)
     named = [str(directory / name) for name in sorted(files)]
-    done = Export(target, named, whole.command, whole.losses, str(directory / "ids.jsonl"), commands, whole.notes)
+    kept = {prompt_id for prompt_id, _ in whole.ids}
+    left_out = [p.id for p in pack if p.id not in kept]
+    done = Export(
+        target, named, whole.command, whole.losses, str(directory / "ids.jsonl"), commands, whole.notes, left_out
+    )
     about = {
         **done.to_json(),
         "files": [{"path": n, "sha256": hashlib.sha256(b).hexdigest()} for n, b in sorted(files.items())],

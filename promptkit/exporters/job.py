@@ -13,10 +13,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from promptkit.errors import UsageError
+
 if TYPE_CHECKING:
+    from promptkit.conversation import Message
     from promptkit.pack import PackPrompt
     from promptkit.tokenizers import Tokenizer
 
@@ -47,11 +50,43 @@ class Job:
     output_tokens: int = OUTPUT_TOKENS
     replay: bool = False  # several user turns are sent one by one, the model's own answers between them
     concurrency: int = 1
+    pack: Sequence[PackPrompt] = ()  # all prompts, where `prompts` are one domain's: what is decided once for the pack
+
+    def of(self, prompts: Sequence[PackPrompt]) -> Job:
+        """Return this job for some of its prompts."""
+        return replace(self, prompts=prompts)
 
     def length(self, prompt: PackPrompt) -> int:
         """Tokens to generate for a prompt: at least one."""
         known = prompt.expected_output_tokens
         return self.output_tokens if known is None else max(1, known)
+
+    def requests(self, prompt: PackPrompt) -> list[list[Message]]:
+        """Return what each request of a prompt adds: all messages at once, in a replay pack one user turn each."""
+        if not self.replay or any(m["role"] in ("assistant", "tool") for m in prompt.messages):
+            return [prompt.messages]
+        turns: list[list[Message]] = [[]]
+        for m in prompt.messages:
+            turns[-1].append(m)
+            if m["role"] == "user":
+                turns.append([])
+        return [t for t in turns if t]
+
+    def text(self, prompt: PackPrompt) -> str:
+        """Return the prompt as the chat template renders it; UsageError where `unwritable` says so."""
+        return prompt.text(template=self.template)
+
+    def unwritable(self) -> str | None:
+        """Return why no templated text can be made, None where it can."""
+        from promptkit.grammars import render
+
+        if self.template is None:
+            return "the pack names no chat template"
+        try:
+            render([{"role": "user", "content": "?"}], None, self.template)
+        except UsageError as error:
+            return error.message
+        return None
 
     def shell(self, *words: str) -> str:
         """Return one line to paste. A word that holds $BASE_URL or $MODEL is left to the shell, or filled in."""
@@ -100,3 +135,21 @@ def unknown_lengths(job: Job) -> list[Loss]:
     n = sum(p.expected_output_tokens is None for p in job.prompts)
     note = f"{job.output_tokens} tokens are asked for instead; set another number with --output-tokens"
     return [Loss("no expected output length", n, note)] if n else []
+
+
+def array(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Return one JSON array with a row on each line, ASCII only, for targets that read a whole document."""
+    return b"[" + b",".join(b"\n" + json.dumps(r, ensure_ascii=True).encode() for r in rows) + b"\n]\n"
+
+
+def body(job: Job, prompt: PackPrompt) -> dict[str, Any]:
+    """Return the chat request of a prompt, without a model: messages as they are, max_tokens, tools if any."""
+    tools = {"tools": prompt.tools} if prompt.tools else {}
+    return {"messages": prompt.messages, "max_tokens": job.length(prompt), **tools}
+
+
+def sent_reasoning(job: Job) -> list[Loss]:
+    """Return the loss that says how many prompts hold reasoning of earlier turns, or nothing."""
+    n = sum(any(m.get("reasoning") for m in p.messages) for p in job.prompts)
+    note = "sent as the key `reasoning` of its message, which vLLM reads; servers that do not know it leave it out"
+    return [Loss("reasoning of earlier turns", n, note)] if n else []
