@@ -20,7 +20,7 @@ from promptkit.exporters.vllm import templated
 def trtllm(job: Job) -> Piece:
     """Return NAME.jsonl: ids if the job has a tokenizer, else text; nothing where the template cannot be written."""
     if why_not := job.unwritable():
-        note = f"left out: trtllm-bench applies no chat template, and {why_not}; name the model's with --template"
+        note = f"trtllm-bench applies no chat template, and {why_not}: name the model's with --template"
         return Piece({}, "", [Loss("prompts without a template", len(job.prompts), note)])
     job, losses = carried(job, system=True, history=True, tools=True)
     texts, inexact = templated(job)
