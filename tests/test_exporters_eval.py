@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hostile import SYSTEM, dialogues, row, rows, user
 
-from promptkit.exporters import EXPORTERS, Export, export
+from promptkit.exporters import Export, export
 from promptkit.pack import Pack, load_pack, write_pack
 
 
@@ -47,10 +47,11 @@ def asked(prompt: Any) -> int:
     return prompt.expected_output_tokens or 512
 
 
+OURS = ("hf-dataset", "inspect", "lm-eval", "mt-bench", "specdec-bench")
 LEFT_OUT = {"tool definitions": 2, "history": 2, "system turn": 1}
 
 
-@pytest.mark.parametrize("target", sorted(EXPORTERS))
+@pytest.mark.parametrize("target", OURS)
 def test_every_prompt_is_carried_or_counted(target: str, hostile: Pack, tmp_path: Path) -> None:
     done = export(hostile, target, tmp_path)
     ids = json_lines(Path(done.ids))
@@ -61,7 +62,7 @@ def test_every_prompt_is_carried_or_counted(target: str, hostile: Pack, tmp_path
     assert len(ids) + left_out == len(hostile) or left_out == 0
 
 
-@pytest.mark.parametrize("target", sorted(EXPORTERS))
+@pytest.mark.parametrize("target", OURS)
 def test_an_export_is_a_pure_function(target: str, hostile: Pack, tmp_path: Path) -> None:
     once, again = (
         {p.name: p.read_bytes() for p in sorted(Path(export(hostile, target, tmp_path / d).ids).parent.rglob("*"))
@@ -185,3 +186,38 @@ def test_a_pack_that_no_row_fits_is_refused(tmp_path: Path) -> None:
     pack = load_pack(write_pack([row([SYSTEM, user("One.")])], tmp_path, name="systems"))
     with pytest.raises(InputError, match=r"system turn \(1\)"):
         export(pack, "mt-bench", tmp_path / "out")
+
+
+# ------------------------------------------------------------------------------------------------ lm-evaluation-harness
+
+
+def test_lm_eval_has_a_task_for_each_domain_under_one_tag(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "lm-eval", tmp_path)
+    where = tmp_path / "lm-eval"
+    kept = [p for p in hostile if not p.tools]
+    got = [row for domain in ("chat", "coding", "math_logic") for row in json_lines(where / f"{domain}.jsonl")]
+    assert [(r["id"], json.loads(r["messages"]), r["max_tokens"]) for r in got] == [
+        (p.id, p.messages, asked(p)) for p in kept
+    ]
+    assert losses(done) == {"tool definitions": 2, "no expected output length": 4, "order of sending": len(kept)}
+    text = (where / "pack_hostile__math_logic.yaml").read_text()
+    assert 'task: "pack_hostile__math_logic"\ntag: "pack_hostile"\nclass: !function pack_task.PackTask\n' in text
+    assert '"until": []' in text  # else the answer ends at the first blank line
+    compile((where / "pack_task.py").read_text(), "pack_task.py", "exec")
+
+
+def test_lm_eval_names_never_clash_with_those_of_a_domain_export(hostile: Pack, tmp_path: Path) -> None:
+    """Tasks of by-domain are found too, because --include_path is searched to the bottom."""
+    export(hostile, "lm-eval", tmp_path)
+    heads = [dict(x.split(": ") for x in p.read_text().splitlines()[:2]) for p in tmp_path.rglob("*.yaml")]
+    names = [h["task"] for h in heads] + sorted({h["tag"] for h in heads})
+    assert len(names) == 6 + 4
+    assert len(set(names)) == len(names)
+
+
+def test_lm_eval_keeps_domains_apart_whose_words_are_equal(tmp_path: Path) -> None:
+    pack = load_pack(
+        write_pack([row([user(d)], domain=d) for d in ("a b", "a&b", "ц")], tmp_path, name="three", version="1.0.0")
+    )
+    export(pack, "lm-eval", tmp_path / "out")
+    assert len(list((tmp_path / "out/lm-eval").glob("*.jsonl"))) == 3 + 1  # ids.jsonl

@@ -31,6 +31,7 @@ from promptkit.exporters.hf_dataset import hf_dataset
 from promptkit.exporters.inspect_ai import inspect_ai
 from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
 from promptkit.exporters.load_scripts import k6, locust
+from promptkit.exporters.lm_eval import lm_eval
 from promptkit.exporters.openai_batch import openai_batch
 from promptkit.exporters.questions import mt_bench, specdec_bench
 from promptkit.exporters.sglang import sglang, sglang_agentic_trace
@@ -89,6 +90,7 @@ EXPORTERS: dict[str, Exporter] = {
     "openai-batch": openai_batch,
     "hf-dataset": hf_dataset,
     "inspect": inspect_ai,
+    "lm-eval": lm_eval,
     "mt-bench": mt_bench,
     "specdec-bench": specdec_bench,
 }
