@@ -6,8 +6,8 @@
 A plain `prompt` or `messages` column loses too much: the loader unites the rows' schemas, so that every message gets
 the keys of every other, and the id is gone. A conversation of GuideLLM's own form passes as text, carries messages as
 they are, replays turns, and its `graph_id` comes back as `conversation_id` in the results. Read from 0.8.1: a row with
-tools must call itself a standard turn, else it becomes two requests without a limit; a known output length turns
-ignore_eos on, which the command turns off again.
+tools must call them the server's and the choice free, else it becomes two requests without a limit that must call one;
+a known output length turns ignore_eos on, which the command turns off again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from promptkit.errors import UsageError
 from promptkit.exporters.carry import carried, shared_lengths, turn_length
-from promptkit.exporters.job import Job, Loss, Piece, lines, sent_reasoning
+from promptkit.exporters.job import Job, Piece, lines, sent_reasoning
 
 
 def guidellm(job: Job) -> Piece:
@@ -27,9 +27,6 @@ def guidellm(job: Job) -> Piece:
     for word in (job.file(name), job.base_url or "", job.model or ""):
         if "," in word:
             raise UsageError(f"{word!r}: GuideLLM cuts its options at commas", hint="give a name or --out without one")
-    if n := sum(bool(p.tools) for p in job.prompts):
-        note = "tools go with tool_choice none: vLLM keeps them in the prompt, SGLang leaves them out (use sglang)"
-        losses.append(Loss("free choice of tools", n, note))
     return Piece(
         files={name: lines([{"conversation_turns": _graph(job, p)} for p in job.prompts])} if job.prompts else {},
         command=job.shell(
@@ -52,7 +49,8 @@ def _graph(job: Job, prompt: Any) -> str:
     for messages in job.requests(prompt):
         columns: dict[str, Any] = {"raw_messages_column": [messages], "output_tokens_count_column": [length]}
         if prompt.tools:
-            columns |= {"tools_column": [prompt.tools], "turn_type_column": ["standard"]}
+            columns |= {"tools_column": [prompt.tools], "tool_choice_column": ["auto"]}
+            columns["turn_type_column"] = ["server_tool_call"]
         parents = [{"parent_node_id": str(len(turns) - 1), "history_context": "full"}] if turns else []
         turns.append({"node_id": str(len(turns)), "parents": parents, "columns": columns})
     return json.dumps({"graph_id": prompt.id, "turns": turns}, ensure_ascii=True)
