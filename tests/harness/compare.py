@@ -51,6 +51,27 @@ def expected(export: Path, pack: Path) -> list[Row]:
     ]
 
 
+def turns(rows: list[Row], pack: Path) -> list[Row]:
+    """Return a row for each request: in a pack that is replayed each user turn is one, with an equal share of the length.
+
+    Histories, which hold an assistant or tool turn already, are sent at once.
+    """
+    manifest = json.loads((pack / "pack.json").read_text(encoding="utf-8"))
+    if (manifest.get("recipe") or {}).get("turns") != "all":
+        return rows
+    out: list[Row] = []
+    for row in rows:
+        roles = [m["role"] for m in row["messages"]]
+        if "assistant" in roles or "tool" in roles:
+            out.append(row)
+            continue
+        ends = [i + 1 for i, role in enumerate(roles) if role == "user"]
+        share = -(-row["max_tokens"] // len(ends))
+        for start, end in zip([0, *ends], ends, strict=False):
+            out.append({**row, "messages": row["messages"][start:end], "max_tokens": share})
+    return out
+
+
 def words(export: Path) -> list[str]:
     """Return the export's command as the words that a shell would make of it, variables filled in."""
     command = json.loads((export / "export.json").read_text(encoding="utf-8"))["command"]
