@@ -6,14 +6,18 @@ Each format is read back with a plain reader of its container; the harnesses' ow
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile import SYSTEM, dialogues, row, rows, user
+from hypothesis import given
+from hypothesis import strategies as st
 
 from promptkit.exporters import Export, export
+from promptkit.exporters.promptfoo import template_safe
 from promptkit.pack import Pack, load_pack, write_pack
 
 
@@ -47,7 +51,7 @@ def asked(prompt: Any) -> int:
     return prompt.expected_output_tokens or 512
 
 
-OURS = ("hf-dataset", "inspect", "lm-eval", "mt-bench", "specdec-bench")
+OURS = ("hf-dataset", "inspect", "lm-eval", "mt-bench", "promptfoo", "specdec-bench")
 LEFT_OUT = {"tool definitions": 2, "history": 2, "system turn": 1}
 
 
@@ -221,3 +225,33 @@ def test_lm_eval_keeps_domains_apart_whose_words_are_equal(tmp_path: Path) -> No
     )
     export(pack, "lm-eval", tmp_path / "out")
     assert len(list((tmp_path / "out/lm-eval").glob("*.jsonl"))) == 3 + 1  # ids.jsonl
+
+
+# ------------------------------------------------------------------------------------------------ promptfoo
+
+
+def test_promptfoo_leaves_nothing_to_its_template_engine(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "promptfoo", tmp_path)
+    got = json_lines(tmp_path / "promptfoo/hostile.jsonl")
+    for test, p in zip(got, hostile, strict=True):
+        text = test["vars"]["messages"]
+        assert not any(x in text for x in ("{{", "{%", "{#", "#}", "%}"))
+        assert text.startswith("[")  # so never file://, and no newline at its end to be cut
+        assert text.endswith("]")
+        assert json.loads(text) == p.messages
+        assert json.loads(test["vars"].get("tools", "null")) == p.tools
+        assert test["vars"]["max_tokens"] == asked(p)
+        assert test["metadata"]["id"] == p.id
+    assert losses(done) == {"no expected output length": 5}
+    config = json.loads((tmp_path / "promptfoo/hostile.json").read_text())
+    assert config["tests"] == "file://hostile.jsonl"
+    assert config["prompts"] == ["file://hostile.cjs"]
+
+
+@given(st.recursive(st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=8))
+def test_template_safe_json_is_the_same_json_without_braces_in_strings(value: Any) -> None:
+    text = template_safe(value)
+    assert json.loads(text) == value
+    outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
+    assert text.count("{") == outside.count("{")
+    assert text.count("}") == outside.count("}")

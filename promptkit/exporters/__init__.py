@@ -33,6 +33,7 @@ from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
 from promptkit.exporters.load_scripts import k6, locust
 from promptkit.exporters.lm_eval import lm_eval
 from promptkit.exporters.openai_batch import openai_batch
+from promptkit.exporters.promptfoo import promptfoo
 from promptkit.exporters.questions import mt_bench, specdec_bench
 from promptkit.exporters.sglang import sglang, sglang_agentic_trace
 from promptkit.exporters.trtllm import trtllm
@@ -92,6 +93,7 @@ EXPORTERS: dict[str, Exporter] = {
     "inspect": inspect_ai,
     "lm-eval": lm_eval,
     "mt-bench": mt_bench,
+    "promptfoo": promptfoo,
     "specdec-bench": specdec_bench,
 }
 
