@@ -22,6 +22,7 @@ CAPS = {
     "inflate_ratio": "Most bytes that one packed byte may become (default 200).",
     "inflate_bytes": "Most bytes that one file may unpack to (default 64 GiB).",
     "nesting": "Deepest JSON value (default 256).",
+    "shard_timeout": "Seconds without progress after which a file fails (default 600).",
 }
 SHOWN = 20  # files listed in a table; --json lists all
 

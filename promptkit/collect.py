@@ -16,12 +16,12 @@ import heapq
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptkit import readers
+from promptkit import readers, workers
 from promptkit.conversation import Conversation, response_text
 from promptkit.errors import InputError
 from promptkit.visible import visible
@@ -35,7 +35,8 @@ UNIT_BYTES = 64 << 20  # a batch of small files; a bigger shard is a unit of its
 UNIT_FILES = 256
 PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source and container, for the evidence of tokenizer and template
 MAX_UNKNOWN_IDS = 0.001  # share of ids outside the table above which a file contradicts the tokenizer
-TRIES = 2  # of a unit whose worker died
+TRIES = 2  # of a shard whose worker died
+PROBE_SECONDS = 60.0  # without progress, until a probe gives a shard up
 POOL_BYTES = 8 << 20  # starting processes takes longer than reading less than this
 
 
@@ -49,6 +50,7 @@ class Plan:
     template: str | None
     limits: readers.Limits
     merge_prefixes: bool
+    without: Mapping[str, frozenset[int]] = field(default_factory=dict)  # shard -> rows that are held out
 
 
 @dataclass
@@ -186,16 +188,25 @@ def _probe(tree: readers.Tree, limits: readers.Limits) -> tuple[dict[str, list[t
     for shard in tree.shards:
         alike.setdefault((shard.source, shard.format), []).append(shard)
     probes: dict[str, list[tuple[Any, Any]]] = {}
+    chosen: list[readers.Shard] = []
     for shards in alike.values():
         n = min(len(shards), PROBE_SHARDS)
-        for shard in (shards[i * (len(shards) - 1) // max(n - 1, 1)] for i in range(n)):  # first and last among them
-            records = (r for r in readers.read(Path(tree.root), shard, limits=limits) if isinstance(r, readers.Record))
-            some = (r for r in itertools.islice(records, PROBE_ROWS) if r.ids is not None)
-            # what the attention mask leaves out is padding, perhaps thousands of ends of turns
-            pairs = [(r.ids, r.mask) if r.attention is None else _attended(r) for r in some]
-            if pairs:
-                probes[shard.path] = pairs
+        chosen += (shards[i * (len(shards) - 1) // max(n - 1, 1)] for i in range(n))  # first and last among them
+    tasks = [(s.path, _probe_shard, (s, tree.root, limits)) for s in chosen if foreign(s)]
+    timeout = min(PROBE_SECONDS, limits.shard_timeout)
+    found = dict(workers.each(tasks, 1, timeout=timeout)) if tasks else {}
+    for shard in chosen:
+        pairs = found[shard.path] if shard.path in found else _probe_shard(shard, tree.root, limits)
+        if pairs and not isinstance(pairs, workers.Lost):  # the reader will say what is wrong with a lost one
+            probes[shard.path] = pairs
     return probes, bool(probes)
+
+
+def _probe_shard(shard: readers.Shard, root: str, limits: readers.Limits) -> list[tuple[Any, Any]]:
+    records = (r for r in readers.read(Path(root), shard, limits=limits) if isinstance(r, readers.Record))
+    some = (r for r in itertools.islice(records, PROBE_ROWS) if r.ids is not None)
+    # what the attention mask leaves out is padding, perhaps thousands of ends of turns
+    return [(r.ids, r.mask) if r.attention is None else _attended(r) for r in some]
 
 
 def _no_tokenizer(tree: readers.Tree) -> InputError:
@@ -261,10 +272,14 @@ def collect(
     processes: int | None = None,
     limits: readers.Limits | None = None,
     merge_prefixes: bool = False,
+    without: Mapping[str, frozenset[int]] | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Read every row once; return exact counts, the account and the bottom-k sample. Raises InputError at zero rows."""
-    plan = plan_for(opened, sample_size, seed, limits, merge_prefixes)
+    """Read every row once; return exact counts, the account and the bottom-k sample. Raises InputError at zero rows.
+
+    Rows of `without` (shard -> rows) are skipped(held out), as if the directory did not hold them.
+    """
+    plan = replace(plan_for(opened, sample_size, seed, limits, merge_prefixes), without=without or {})
     total = Summary()
     for _, part in run(summarise, opened, plan, processes, progress, "read"):
         total.merge(part, sample_size)
@@ -293,7 +308,7 @@ def _summarise_shard(index: int, shard: readers.Shard, plan: Plan, tokenizer: To
         lengths[n.bit_length()] += 1
         priority = row_priority(plan.seed, shard.path, record.row)
         if priority < bound:
-            out.sample.append(Row(priority, index, _packed(record)))
+            out.sample.append(Row(priority, index, packed(record)))
             if len(out.sample) > 2 * plan.sample_size + 1024:
                 out.keep(plan.sample_size)
                 bound = out.sample[-1].priority
@@ -319,13 +334,16 @@ def rows_of(
     entry = readers.FileAccount(path=shard.path, status="read", reason="", rows=0, rows_skipped=0, rows_failed=0)
     reasons: Counter[str] = Counter()
     held: readers.Record | None = None
+    held_out = plan.without.get(shard.path, frozenset())
     n_ids = n_unknown = 0
+    workers.beat(index)
 
     def good(record: readers.Record) -> readers.Record:
         entry.rows += 1
         return record
 
     for item in readers.read(Path(plan.root), shard, limits=plan.limits):
+        workers.beat()
         if isinstance(item, readers.Fault):
             if item.row is None:
                 entry.status, entry.reason = item.status, item.reason
@@ -337,6 +355,10 @@ def rows_of(
                 reasons[item.reason] += 1
             continue
         record = item
+        if record.row in held_out:
+            entry.rows_skipped += 1
+            reasons["held out"] += 1
+            continue
         if record.ids is not None and tokenizer is not None:
             ids, mask = templates.trim(record.ids, record.mask, record.attention, tokenizer, plan.template)
             record = replace(record, ids=ids, mask=mask, attention=None)
@@ -398,7 +420,7 @@ def count_row(record: readers.Record, tokenizer: Tokenizer | None, plan: Plan, c
     return n
 
 
-def _packed(record: readers.Record) -> readers.Record:
+def packed(record: readers.Record) -> readers.Record:
     """Return a copy that owns narrow arrays, not views that would keep a whole batch alive."""
     import numpy as np
 
@@ -436,16 +458,6 @@ def _stamp(plan: Plan, shard: readers.Shard) -> tuple[int, int] | None:
 
 # -------------------------------------------------------------------------------------- processes
 
-_WORKER: dict[str, Any] = {}
-
-
-def _start_worker(tokenizer: Tokenizer | None) -> None:
-    _WORKER["tokenizer"] = tokenizer
-
-
-def _work(job: Callable[..., Any], unit: list[int], shards: list[readers.Shard], arguments: tuple[Any, ...]) -> Any:
-    return job(unit, shards, *arguments, _WORKER["tokenizer"])
-
 
 def run(
     job: Callable[..., Any],
@@ -455,95 +467,60 @@ def run(
     progress: Progress | None,
     stage: str,
     *extra: Any,
-) -> Iterator[tuple[int, Any]]:
-    """Run `job` over all units and yield (unit number, result) as they finish, in no fixed order.
+) -> Iterator[tuple[list[int], Any]]:
+    """Run `job` over all units and yield (unit, result) as they finish, in no fixed order.
 
-    One process runs in place. A worker that dies takes its unit with it; the unit is tried once more in a pool of its
-    own, then its files count as failed(the worker died).
+    Little that our own readers read is read in this process. Else a shard whose worker dies, or does nothing for the
+    time of `shard_timeout`, is tried once more by itself, then counts as failed; its unit is done again without it.
     """
     work = units(opened.shards)
     total = sum(s.n_bytes for s in opened.shards)
     done = 0
 
-    def finished(number: int) -> None:
+    def finished(unit: list[int]) -> None:
         nonlocal done
-        done += sum(opened.shards[i].n_bytes for i in work[number])
+        done += sum(opened.shards[i].n_bytes for i in unit)
         if progress:
             progress(stage, done, total)
 
     if progress:
         progress(stage, 0, total)
-    processes = min(processes or os.cpu_count() or 1, len(work))
-    if processes < 2 or total < POOL_BYTES:
-        for number, unit in enumerate(work):
-            yield number, job(unit, [opened.shards[i] for i in unit], plan, *extra, opened.tokenizer)
-            finished(number)
+    if total < POOL_BYTES and not any(foreign(s) for s in opened.shards):
+        for unit in work:
+            yield unit, job(unit, [opened.shards[i] for i in unit], plan, *extra, opened.tokenizer)
+            finished(unit)
         return
-    waiting = list(range(len(work)))
-    for attempt in range(TRIES):
-        lost: list[int] = []
-        groups = [waiting] if attempt == 0 else [[n] for n in waiting]
-        for group in groups:
-            for number, result in _pool(job, opened, plan, work, group, processes if attempt == 0 else 1, extra):
-                if result is None:
-                    lost.append(number)
-                    continue
-                yield number, result
-                finished(number)
-        waiting = lost
-        if not waiting:
-            return
-    for number in waiting:
-        yield number, _died(work[number], opened)
-        finished(number)
+    tries: Counter[int] = Counter()
+    # Big units first: the workers then end evenly.
+    work.sort(key=lambda unit: -sum(opened.shards[i].n_bytes for i in unit))
+    while work:
+        tasks = [(unit, job, (unit, [opened.shards[i] for i in unit], plan, *extra)) for unit in work]
+        work = []
+        n = min(processes or os.cpu_count() or 1, len(tasks))
+        for unit, result in workers.each(tasks, n, (opened.tokenizer,), plan.limits.shard_timeout):
+            if not isinstance(result, workers.Lost):
+                yield unit, result
+                finished(unit)
+                continue
+            bad = result.at if result.at in unit else unit[0]
+            tries[bad] += 1
+            at = unit.index(bad)
+            work += [part for part in (unit[:at], unit[at + 1 :]) if part]
+            if tries[bad] < TRIES:
+                work.append([bad])
+            else:
+                yield [bad], _lost(bad, opened.shards[bad], result.reason)
+                finished([bad])
 
 
-def _pool(
-    job: Callable[..., Any],
-    opened: Opened,
-    plan: Plan,
-    work: list[list[int]],
-    numbers: list[int],
-    processes: int,
-    extra: tuple[Any, ...],
-) -> Iterator[tuple[int, Any]]:
-    """Run the units `numbers` in a pool of spawned processes; a unit whose worker died gives None."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
-
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker, (opened.tokenizer,))
-    try:
-        # Big units first: the pool then ends evenly.
-        order = sorted(numbers, key=lambda n: -sum(opened.shards[i].n_bytes for i in work[n]))
-        futures = {
-            pool.submit(_work, job, work[n], [opened.shards[i] for i in work[n]], (plan, *extra)): n for n in order
-        }
-        for future in as_completed(list(futures)):
-            try:
-                result = future.result()
-            except BrokenProcessPool:
-                continue  # its number stays behind and is reported below
-            yield futures.pop(future), result
-        for number in futures.values():
-            yield number, None
-    except BrokenProcessPool:
-        for number in numbers:
-            yield number, None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def foreign(shard: readers.Shard) -> bool:
+    """Say whether a library in C++ parses these files: what it does not catch ends the process."""
+    return shard.format.startswith(("arrow", "parquet", "litdata"))
 
 
-def _died(unit: list[int], opened: Opened) -> Summary:
-    reason = "the process that read it died twice (memory?)"
-    return Summary(
-        account={
-            i: readers.FileAccount(
-                path=opened.shards[i].path, status="failed", reason=reason, rows=0, rows_skipped=0, rows_failed=0
-            )
-            for i in unit
-        }
-    )
+def _lost(index: int, shard: readers.Shard, reason: str) -> Summary:
+    entry = readers.FileAccount(path=shard.path, status="failed", reason=reason, rows=0, rows_skipped=0, rows_failed=0)
+    return Summary(account={index: entry})
 
 
 # -------------------------------------------------------------------------------------- accounts

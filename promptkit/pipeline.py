@@ -39,7 +39,6 @@ from promptkit.collect import (
     run,
     source_table,
     stable,
-    units,
 )  # fmt: skip
 from promptkit.conversation import Conversation, canonical
 from promptkit.errors import InputError, UsageError
@@ -487,13 +486,10 @@ def _write_all(
 ) -> tuple[Summary, list[Path]]:
     total = Summary()
     paths: list[Path] = []
-    work = units(opened.shards)
-    for number, part in run(
-        _write_unit, opened, plan_for(opened, 0, 0, limits), processes, progress, "read", str(parts)
-    ):
+    for unit, part in run(_write_unit, opened, plan_for(opened, 0, 0, limits), processes, progress, "read", str(parts)):
         total.merge(part, 0)
-        if part.sources:  # a unit whose process died may have left half a file
-            paths.append(parts / f"{work[number][0]:08d}.jsonl")
+        if part.sources:  # a process that died may have left half a file
+            paths.append(parts / f"{unit[0]:08d}.jsonl")
     refuse_nothing(opened, total)
     return total, sorted(paths)
 

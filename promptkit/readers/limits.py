@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from promptkit.readers.records import BadFile, Limits
+from promptkit.workers import beat
 
 CHUNK = 1 << 20
 # A zstd block of 4 bytes can stand for 128 KiB, and its decompressor takes no bound on what it gives back, so it is
@@ -98,6 +99,7 @@ def unpack(kind: str, chunks: Iterable[bytes], limits: Limits) -> Iterator[bytes
                     raise BadFile(f"unpacks to more than {limits.inflate_bytes} bytes (--inflate-bytes)")
                 if given > max(HARMLESS, limits.inflate_ratio * taken):
                     raise BadFile(f"unpacks to more than {limits.inflate_ratio} times its size (--inflate-ratio)")
+                beat()
                 yield out
     if machine is not None:
         raise BadFile(f"{NAMES[kind]} data is cut: its end is missing")

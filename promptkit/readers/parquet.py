@@ -94,17 +94,3 @@ def _check_sizes(sizes: list[ColumnSize], n_rows: int, columns: list[str], limit
             raise BadFile(f"a column unpacks to more than {limits.inflate_ratio} times its size (--inflate-ratio)")
         if column.n_values > n_rows * (limits.record_bytes // 8):
             raise BadFile(f"records larger than {limits.record_bytes} bytes (--record-bytes)")
-
-
-def count_rows(path: Path) -> int | None:
-    """Return the number of rows that the footer states; None where it cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        _check_footer(path)
-        with open(path, "rb") as file:
-            n_rows: int = pq.read_metadata(file).num_rows
-        return n_rows
-    except (BadFile, pa.ArrowException, OSError, ValueError):
-        return None

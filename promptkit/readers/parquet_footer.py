@@ -30,6 +30,23 @@ class ColumnSize:
 
 def column_sizes(path: Path) -> list[list[ColumnSize]]:
     """Return for each row group the sizes of its columns. Raises BadFile where the footer is no whole one."""
+    try:
+        root = _Walk(_footer(path)).struct(_WANTED, 0)
+        return [[_size(c.get(3, {})) for c in group.get(1, [])] for group in root.get(4, [])]
+    except (IndexError, ValueError, TypeError, AttributeError) as error:
+        raise BadFile(_DAMAGED) from error
+
+
+def count_rows(path: Path) -> int | None:
+    """Return the number of rows that the footer states (field 3 of the file); None where it cannot be read."""
+    try:
+        n = _Walk(_footer(path)).struct({3: None}, 0).get(3)
+    except (BadFile, OSError, IndexError, ValueError, TypeError, AttributeError):
+        return None
+    return n if isinstance(n, int) and n >= 0 else None
+
+
+def _footer(path: Path) -> bytes:
     with open(path, "rb") as file:
         end = file.seek(0, 2) - 8
         file.seek(max(end, 0))
@@ -39,12 +56,7 @@ def column_sizes(path: Path) -> list[list[ColumnSize]]:
         if length > MAX_FOOTER:
             raise BadFile(f"a Parquet footer of {length} bytes, more than {MAX_FOOTER}")
         file.seek(end - length)
-        data = file.read(length)
-    try:
-        root = _Walk(data).struct(_WANTED, 0)
-        return [[_size(c.get(3, {})) for c in group.get(1, [])] for group in root.get(4, [])]
-    except (IndexError, ValueError, TypeError, AttributeError) as error:
-        raise BadFile(_DAMAGED) from error
+        return file.read(length)
 
 
 def _size(meta: dict[int, Any]) -> ColumnSize:

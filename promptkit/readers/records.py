@@ -39,6 +39,7 @@ class Limits:
     inflate_ratio: int = 200  # bytes out per compressed byte in
     inflate_bytes: int = 64 << 30  # bytes out per file
     nesting: int = 256  # depth of a JSON value
+    shard_timeout: int = 600  # seconds without a row or a piece of a file
     hints: Hints = Hints()
 
 

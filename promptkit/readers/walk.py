@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from promptkit.errors import UsageError
-from promptkit.readers import datatrove, hub, parquet
+from promptkit.readers import datatrove, hub, parquet_footer
 from promptkit.readers.arrow_headers import count_rows
 from promptkit.readers.companions import Index, index_of, serves
 from promptkit.readers.detect import detect, unfinished
@@ -298,7 +298,7 @@ def _file(walk: _Walk, path: str, source: str, info: os.stat_result, told: str =
 def _count(path: Path, kind: str, limits: Limits) -> int | None:
     """Return the number of rows where the container states it."""
     if kind == "parquet":
-        return parquet.count_rows(path)
+        return parquet_footer.count_rows(path)
     if kind in ("arrow-stream", "arrow-file"):
         return count_rows(path, stream=kind == "arrow-stream", limits=limits)
     return 1 if kind.startswith("torch") and _SERIES.search(path.name) else None
