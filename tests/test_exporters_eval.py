@@ -51,7 +51,7 @@ def asked(prompt: Any) -> int:
     return prompt.expected_output_tokens or 512
 
 
-OURS = ("hf-dataset", "inspect", "lm-eval", "mt-bench", "promptfoo", "specdec-bench")
+OURS = ("evalscope", "hf-dataset", "inspect", "lm-eval", "mt-bench", "promptfoo", "specdec-bench")
 LEFT_OUT = {"tool definitions": 2, "history": 2, "system turn": 1}
 
 
@@ -255,3 +255,26 @@ def test_template_safe_json_is_the_same_json_without_braces_in_strings(value: An
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
     assert text.count("{") == outside.count("{")
     assert text.count("}") == outside.count("}")
+
+
+# ------------------------------------------------------------------------------------------------ evalscope
+
+
+def test_evalscope_lines_are_whole_bodies(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "evalscope", tmp_path)
+    got = json_lines(tmp_path / "evalscope/hostile.jsonl")
+    assert [(b["messages"], b.get("tools"), b["max_tokens"]) for b in got] == [
+        (p.messages, p.tools, asked(p)) for p in hostile
+    ]
+    assert losses(done) == {"no expected output length": 5}
+    words = shlex.split(done.command)
+    assert words[words.index("--number") + 1] == str(len(hostile))
+    assert "--no-test-connection" in words
+    assert [r["reported"] for r in json_lines(Path(done.ids))] == [str(i) for i in range(len(hostile))]
+
+
+def test_reasoning_of_earlier_turns_is_said_where_it_is_sent(tmp_path: Path) -> None:
+    history = [user("Hi."), {"role": "assistant", "content": "Hello.", "reasoning": "A greeting."}, user("Well?")]
+    pack = load_pack(write_pack([row(history, expected_output_tokens=9)], tmp_path, name="reasoning"))
+    for target in ("evalscope", "inspect", "lm-eval", "promptfoo"):
+        assert losses(export(pack, target, tmp_path / "out"))["reasoning of earlier turns"] == 1

@@ -27,6 +27,7 @@ from promptkit.errors import UsageError
 from promptkit.exporters.aiperf import aiperf, aiperf_mooncake, aiperf_multi_turn, aiperf_single_turn
 from promptkit.exporters.genai_perf import genai_perf
 from promptkit.exporters.guidellm import guidellm
+from promptkit.exporters.evalscope import evalscope
 from promptkit.exporters.hf_dataset import hf_dataset
 from promptkit.exporters.inspect_ai import inspect_ai
 from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
@@ -89,6 +90,7 @@ EXPORTERS: dict[str, Exporter] = {
     "k6": k6,
     "locust": locust,
     "openai-batch": openai_batch,
+    "evalscope": evalscope,
     "hf-dataset": hf_dataset,
     "inspect": inspect_ai,
     "lm-eval": lm_eval,

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from promptkit.exporters.job import Job, Loss, unknown_lengths
+from promptkit.exporters.job import Job, Loss, sent_reasoning, unknown_lengths
 
 if TYPE_CHECKING:
     from promptkit.pack import PackPrompt
@@ -34,7 +34,8 @@ def carried(
     reasons = [_obstacle(job, p, system, history, tools, replay) for p in job.prompts]
     kept = replace(job, prompts=[p for p, why in zip(job.prompts, reasons, strict=True) if why is None])
     n = Counter(reasons)
-    return kept, [*(Loss(why, n[why], note) for why, note in _NOTES.items() if n[why]), *unknown_lengths(kept)]
+    left_out = [Loss(why, n[why], note) for why, note in _NOTES.items() if n[why]]
+    return kept, [*left_out, *unknown_lengths(kept), *(sent_reasoning(kept) if history else [])]
 
 
 def user_turns(prompt: PackPrompt) -> list[str]:
