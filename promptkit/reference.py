@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, "int | None"], None]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "reference.json"
 WEIGHTS = ("rows", "tokens")
 MASS_ROWS = 5000  # of the fit that are read for the domains of the mix
@@ -171,10 +171,15 @@ class Reference:
             return self.embedder.transform(ids)
         return embedders.embed(self.embedder, texts)
 
-    def affinity(self, texts: Sequence[str]) -> NDArray[np.float64] | None:
-        """Return how much of the mix lies in each text's domains, as a logarithm (m,); None where it was not fitted."""
+    def domain_evidence(
+        self, texts: Sequence[str]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]] | tuple[None, None]:
+        """Return how much of the mix lies in each text's domains, as a logarithm (m,), and its likeliest domain (m,).
+
+        The domain is a code, the position of `domains.DOMAINS`. None where the reference was fitted without domains.
+        """
         if "domain_mass" not in self._arrays:
-            return None
+            return None, None
         masses = self._masses
         if masses is None:
             from promptkit import domains
@@ -355,8 +360,10 @@ def fit(
     say("fit prompts", 0, len(texts))
     shared: Any = {"centroids": centroids, "n_vocab": tokenizer.n_vocab, "threads": threads}
     everyone = np.arange(len(texts), dtype=np.int64)
-    mass_of_mix, affinity = _affinities(texts, folds, in_fit, weights, masses, seed)
-    prompts = View.fit(ids, rows=everyone, folds=folds, units=units, clusters=cluster, affinity=affinity, **shared)
+    mass_of_mix, affinity, likeliest = _affinities(texts, folds, in_fit, weights, masses, seed)
+    prompts = View.fit(
+        ids, rows=everyone, folds=folds, units=units, clusters=cluster, affinity=affinity, domain=likeliest, **shared
+    )
     answers = frame["response_text"].to_list()
     answered = np.array([i for i, a in enumerate(answers) if a and a.strip()], dtype=np.int64)
     responses = None
@@ -451,14 +458,14 @@ def _affinities(
     weights: NDArray[np.float64],
     masses: Any,
     seed: int,
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """Return the mix's mass per domain, and the affinity of each calibration row (NaN for others).
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None, NDArray[np.int64] | None]:
+    """Return the mix's mass per domain, the affinity (else NaN) and the domain (else -1) of each calibration row.
 
     The mass is taken over rows that are not held out, a draw of them where they are many: its standard error is then
     below 0.7 points.
     """  # fmt: skip
     if masses is None:
-        return None, None
+        return None, None, None
     fitted = np.flatnonzero(in_fit & (weights > 0) if (weights[in_fit] > 0).any() else in_fit)
     fitted = np.sort(np.random.default_rng(seed).permutation(fitted)[:MASS_ROWS])
     read = np.union1d(fitted, np.flatnonzero(folds >= 0))
@@ -466,8 +473,9 @@ def _affinities(
     of_fit = np.searchsorted(read, fitted)
     share = np.round(np.average(P[of_fit], axis=0, weights=np.maximum(weights[fitted], 1e-12)), 9)
     affinity = np.full(len(texts), np.nan)
-    affinity[read] = _affinity(P, share)
-    return share, affinity
+    likeliest = np.full(len(texts), -1, dtype=np.int64)
+    affinity[read], likeliest[read] = _affinity(P, share)
+    return share, affinity, likeliest
 
 
 def _labeller(masses: Any) -> str | None:
@@ -479,9 +487,9 @@ def _labeller(masses: Any) -> str | None:
     return domains.identity() if masses is domains.masses else "custom"
 
 
-def _affinity(P: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
+def _affinity(P: NDArray[np.float64], share: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     affinity: NDArray[np.float64] = np.round(np.log((P * share).sum(axis=1) + 1e-9), 6)
-    return affinity
+    return affinity, np.argmax(np.round(P, 6), axis=1).astype(np.int64)
 
 
 def _labels(frame: pl.DataFrame, texts: list[str], label: Callable[..., Any] | None) -> tuple[list[str], list[bool]]:

@@ -307,8 +307,8 @@ def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
         raise InputError(f"embedder returned {len(X)} vectors for {len(texts)} texts")
     cluster = reference.assign(X)
     units = reference.find_units(texts)
-    affinity = reference.affinity(texts)
-    seen = reference.prompts.typicality(ids, cluster, affinity=affinity, exclude_units=units)
+    affinity, likeliest = reference.domain_evidence(texts)
+    seen = reference.prompts.typicality(ids, cluster, affinity=affinity, domain=likeliest, exclude_units=units)
     labels = domains.label(
         texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], spoken=False
     )

@@ -16,7 +16,7 @@ def mix(n, *, rng, regions=3):
     return [(rng.zipf(1.6, rng.integers(4, 16)) % 25 + 25 * r).astype(np.int32) for r in region], region
 
 
-def view(n, *, rng, seed=0, regions=3, affinity=None):
+def view(n, *, rng, seed=0, regions=3, affinity=None, domain=None):
     ids, region = mix(n, rng=rng, regions=regions)
     units = np.arange(n)
     return View.fit(
@@ -28,6 +28,7 @@ def view(n, *, rng, seed=0, regions=3, affinity=None):
         centroids=np.eye(regions, dtype=np.float32),
         n_vocab=N_VOCAB,
         affinity=affinity,
+        domain=domain,
     )
 
 
@@ -100,7 +101,7 @@ def test_below_a_hundred_rows_p_values_are_refused_but_neighbours_are_found():
 @pytest.mark.parametrize("n", [1700, 150])
 def test_farther_is_odder_beyond_all_held_out_rows(n):
     v = view(n, rng=np.random.default_rng(0))
-    worst = v.oddness.max()
+    worst = v._odd_of_row.max()
     far = v._odd(np.array([0.0, 0.0]), v.cross_entropy.max() + np.array([1.0, 2.0]), None)
     assert worst <= far[0] < far[1]
 
@@ -160,5 +161,53 @@ def test_most_of_what_is_usual_in_a_loose_region_is_taken_off():
     for g in np.unique(v._group[v._group >= 0]):
         own = v._group == g
         taken = 0.8 * max(0.0, np.median(raw[own]) - np.median(raw))
-        np.testing.assert_allclose(raw[own] - v.oddness[own], taken, atol=1e-5)
-    np.testing.assert_array_equal(v.oddness[v._group < 0], raw[v._group < 0])
+        np.testing.assert_allclose(raw[own] - v._odd_of_row[own], taken, atol=1e-5)
+    np.testing.assert_array_equal(v._odd_of_row[v._group < 0], raw[v._group < 0])
+
+
+def test_a_text_is_ranked_among_all_rows_its_region_and_its_domain():
+    """Oracle: plain counting. A domain of fewer than 40 held-out rows is no domain."""
+    rng = np.random.default_rng(3)
+    domain = rng.choice([0, 1, 2], 1700, p=[0.6, 0.38, 0.02])
+    v = view(1700, rng=np.random.default_rng(0), domain=domain)
+    odd, group, code = np.array([900.0, 400.0, 2000.0]), np.array([v._group.max(), -1, -1]), np.array([0, 1, 2])
+    held_domain = domain[v.rows]
+    assert 0 < (held_domain == 2).sum() < 40
+
+    def p(x, rows):
+        return (1 + sum(1 for r in rows if v._odd_of_row[r] >= x)) / (1 + len(rows))
+
+    everyone = range(len(v.rows))
+    expected = []
+    for x, g, d in zip(odd, group, code, strict=True):
+        among = [p(x, everyone)] * 3
+        if g >= 0:
+            among[1] = p(x, np.flatnonzero(v._group == g))
+        if d != 2:
+            among[2] = p(x, np.flatnonzero(held_domain == d))
+        expected.append(-0.5 * np.log(among[0]) - 0.25 * np.log(among[1]) - 0.25 * np.log(among[2]))
+    np.testing.assert_allclose(v._ranked(odd, group, code), expected, atol=1e-8)
+
+
+def test_rows_of_a_tidy_domain_are_flagged_too():
+    """Half of the rows have more of the mix's domains than the others; ranks within domains even this out in part."""
+    rng = np.random.default_rng(8)
+    tidy = rng.random(1700) < 0.5
+    affinity = rng.normal(np.where(tidy, 0.7, -0.7), 1.0)
+
+    def flagged(domain):
+        v = view(1700, rng=np.random.default_rng(5), affinity=affinity, domain=domain)
+        return (v.p[tidy[v.rows]] < 0.05).mean()
+
+    assert flagged(tidy.astype(np.int64)) > flagged(None) + 0.01
+
+
+def test_a_held_out_row_scored_again_gets_what_it_got():
+    """Its own unit is left out, of every rank: the row is among the others as it was when it was held out."""
+    rng = np.random.default_rng(5)
+    ids, region = mix(1700, rng=rng)
+    domain = np.random.default_rng(1).integers(0, 2, 1700)
+    v = view(1700, rng=np.random.default_rng(5), domain=domain)
+    some = v.rows[:40]
+    again = v.typicality([ids[i] for i in some], region[some], domain=domain[some], exclude_units=v._units[:40])
+    np.testing.assert_allclose(again.typicality, v.p[:40], atol=2.5 / len(v.rows))

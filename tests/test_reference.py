@@ -373,7 +373,8 @@ def test_typicality_separates_real_sources_as_measured():
     def p(texts):
         ids = tokenizer.encode_batch(texts)
         clusters = ref.assign(ref.embed(texts, ids=ids))
-        return ref.prompts.typicality(ids, clusters, affinity=ref.affinity(texts)).typicality
+        affinity, domain = ref.domain_evidence(texts)
+        return ref.prompts.typicality(ids, clusters, affinity=affinity, domain=domain).typicality
 
     fresh = p(everything.filter(pl.Series(kept))["text"].to_list())
     assert 0.02 < (fresh < 0.05).mean() < 0.08

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 DRAWS = 1000
 NEAR = {  # per prompt: column -> sign that makes larger nearer
     "typicality": 1,
+    "minus_ranked": 1,
     "minus_oddness": 1,
     "rank_words_affinity_whole": 1,
     "rank_words_affinity_half": 1,

@@ -88,8 +88,8 @@ def prompt_scores(ref: Any, texts: list[str]) -> dict[str, np.ndarray]:
     """Return what the reference says of each prompt, and baselines that read the prompt alone or its vocabulary."""
     ids = ref.tokenizer.encode_batch(texts)
     X = ref.embed(texts, ids=ids)
-    cluster, affinity, units = ref.assign(X), ref.affinity(texts), ref.find_units(texts)
-    seen = ref.prompts.typicality(ids, cluster, affinity=affinity, exclude_units=units)
+    cluster, (affinity, domain), units = ref.assign(X), ref.domain_evidence(texts), ref.find_units(texts)
+    seen = ref.prompts.typicality(ids, cluster, affinity=affinity, domain=domain, exclude_units=units)
     known = ref.prompts.profile.tfidf.terms
     S = np.sort(X @ ref.X[~ref.sample["heldout"].to_numpy()].T, axis=1)[:, -10:]
     return {
@@ -103,11 +103,13 @@ def prompt_scores(ref: Any, texts: list[str]) -> dict[str, np.ndarray]:
         "n_tokens": np.array([float(len(i)) for i in ids]),
         "cluster": cluster,
         "in_mix": units >= 0,
-        **_oddness_parts(ref, seen, affinity, cluster),
+        **_oddness_parts(ref, seen, affinity, domain, cluster),
     }
 
 
-def _oddness_parts(ref: Any, seen: Any, affinity: np.ndarray, cluster: np.ndarray) -> dict[str, np.ndarray]:
+def _oddness_parts(
+    ref: Any, seen: Any, affinity: np.ndarray, domain: np.ndarray, cluster: np.ndarray
+) -> dict[str, np.ndarray]:
     """Return what typicality is the p-value of, and the sums of ranks it is made from: what each step is worth.
 
     `minus_oddness` orders prompts as typicality does, but also those odder than every held-out row, which all share
@@ -125,6 +127,7 @@ def _oddness_parts(ref: Any, seen: Any, affinity: np.ndarray, cluster: np.ndarra
     odd = view._less_usual(view._odd(seen.closeness, seen.cross_entropy, affinity), group)
     return {
         "minus_oddness": -odd / n,
+        "minus_ranked": -view._ranked(odd, group, domain),
         "rank_words": -words / n,
         "rank_words_affinity_half": -(words + 0.5 * foreign) / n,
         "rank_words_affinity_whole": -(words + foreign) / n,
