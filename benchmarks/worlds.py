@@ -189,6 +189,13 @@ class Judge:
         found.coverage, found.intervals["coverage"] = self.mix.coverage(candidates.X, rng, in_fit=in_fit)
         return found
 
+    def p_values(self, at: np.ndarray, *, seed: int = 0, draws: int = 499) -> tuple[float, float, float]:
+        """Return p_value, p_mix and p_fidelity alone, which is most of what a power study needs."""
+        rows = self.take(np.asarray(at, dtype=np.int64))[1]
+        rng = np.random.default_rng([seed, len(at)])
+        joint = self.mix.test(self.mix.table(rows), rows.weights, draws=draws, rng=rng)
+        return joint.overall, joint.family["mix"], joint.family["fidelity"]
+
     def mmd2(self, at: np.ndarray) -> float:
         """Return the unbiased MMD^2 of these prompts to the mix: for many of them, the truth about their kind."""
         table = self.mix.table(self.take(np.asarray(at))[1])
