@@ -7,11 +7,23 @@ from typing import Any
 
 import click
 
+from promptkit.errors import UsageError
 from promptkit.visible import number, p_value
 
 from .app import SEED, shared
-from .console import Progress, Talk
+from .console import Progress, Talk, some
 from .reading import lost, reading_options, show_account, show_sources
+
+
+def _licences(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    """Turn SOURCE=SPDX options into a mapping; the library checks both."""
+    out: dict[str, str] = {}
+    for pair in pairs:
+        source, equals, expression = pair.partition("=")
+        if not equals or source in out:
+            raise UsageError(f"--licence {pair}: not SOURCE=SPDX, or a source twice", hint="write A1=Apache-2.0")
+        out[source] = expression.strip()
+    return out
 
 
 @click.command(
@@ -19,7 +31,8 @@ from .reading import lost, reading_options, show_account, show_sources
     epilog="""\b
 Examples:
   promptkit build --from /data/eagle3/synth_100k
-  promptkit build --from /data/mix --pool heldout.jsonl --size 500 --name coding""",
+  promptkit build --from /data/mix --pool heldout.jsonl --size 500 --name coding
+  promptkit build --from /data/mix --holdout 0.02 --name unseen""",
 )
 @click.option("--from", "root", required=True, metavar="DIR", help="The training directory.")
 @click.option(
@@ -45,6 +58,24 @@ Examples:
     metavar="SHARE",
     help="Most of a pool prompt's n-grams that training may hold.",
 )
+@click.option(
+    "--holdout",
+    type=float,
+    metavar="FRACTION",
+    help="Keep this share of rows for the pack; the next training must leave them out.",
+)
+@click.option(
+    "--keep-personal-data", is_flag=True, help="Draw prompts with keys, tokens, e-mail addresses, phone numbers too."
+)
+@click.option(
+    "--licence",
+    "licences",
+    multiple=True,
+    metavar="SOURCE=SPDX",
+    callback=_licences,
+    help="Licence of a source's rows, for example A1=Apache-2.0; repeatable.",
+)
+@click.option("--redistributable", is_flag=True, help="Take rows that may not be shared out of the pack.")
 @click.option("--strict", is_flag=True, help="Write nothing when more is lost than allowed.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For tokenizing.")
 @reading_options
@@ -85,10 +116,28 @@ def _show_pack(talk: Talk, built: Any) -> None:
             f"fidelity {number(score.get('fidelity'))}   coverage {number(score.get('coverage'))}"
             f"   mix overlap {number(score.get('mix_overlap'))}"
         )
+    _show_seen(talk, built)
     talk.line(f"cite as    {built.name}@{built.version}+{_prefixed(built.content_hash)}", paste=True)
-    for what, path in (("reference", built.reference), ("pack", built.pack), ("report", built.report)):
+    for what, path in (
+        ("reference", built.reference), ("pack", built.pack), ("report", built.report), ("holdout", built.holdout),
+        ("withheld", built.withheld),
+    ):  # fmt: skip
         if path:
             talk.line(f"{what:<10} {path}", paste=True)
+
+
+def _show_seen(talk: Talk, built: Any) -> None:
+    """Say, before a number is taken from the pack, whether a drafter has seen its prompts."""
+    n = built.in_training
+    if built.holdout:
+        talk.line("unseen     provided the next training run excludes the rows of holdout.jsonl", "bold")
+    elif n:
+        talk.line(
+            f"IN TRAINING: {some(n, 'prompt')} of the pack {'is a row' if n == 1 else 'are rows'} of the training mix."
+            " A drafter trained on it has seen them, and its acceptance length here is flattered; by how much we have"
+            " not measured. --holdout or --pool makes a pack that it has not seen.",
+            "bold yellow",
+        )
 
 
 def _prefixed(content_hash: str) -> str:

@@ -113,6 +113,66 @@ def leaks(
     return out
 
 
+def boilerplate(texts: Sequence[str], mix: Iterable[str]) -> NDArray[np.uint64]:
+    """Return those word 5-grams of `texts` that more than ten distinct texts of the mix hold: a template's."""
+    index = _CandidateIndex(texts)
+    index.read(mix)
+    table = index.tables[GRAM]
+    return table.grams[table.common()]
+
+
+class Twins:
+    """Texts, and which others are copies or near-duplicates of one of them; `leaks`' kinds "exact" and "near".
+
+    What is boilerplate is given, not counted on the way, so that any batch of texts has the same answer in any order.
+    """
+
+    def __init__(self, texts: Sequence[str], boilerplate: NDArray[np.uint64]) -> None:
+        self.equal = {normalise(t) for t in texts}
+        self.boilerplate = boilerplate
+        distinct = {s.tobytes(): s for s in _gram_sets(texts, GRAM) if len(s)}
+        self.sets = list(distinct.values())
+        own = [self._own(s) for s in self.sets]
+        self.n_own = np.array([len(s) for s in own], dtype=np.int64)
+        self.bare = np.flatnonzero(self.n_own == 0)
+        # Postings: who holds a gram that is no boilerplate.
+        owner = np.repeat(np.arange(len(own)), self.n_own)
+        grams = np.concatenate([_NO_GRAMS, *own])
+        order = np.argsort(grams, kind="stable")
+        self.grams, self.owner = grams[order], owner[order]
+        self.table = _Table(np.unique(np.concatenate([_NO_GRAMS, *self.sets])))
+
+    def among(self, texts: Sequence[str]) -> list[int]:
+        """Return the positions of the given texts that nearly equal one of ours, ascending."""
+        return [
+            i
+            for i, (text, grams) in enumerate(zip(texts, _gram_sets(texts, GRAM), strict=True))
+            if normalise(text) in self.equal or (len(grams) and self._near(grams))
+        ]
+
+    def _near(self, grams: NDArray[np.uint64]) -> bool:
+        if len(self.table.find(grams)[0]) < JACCARD * len(grams) - 1e-9:  # most texts end here
+            return False
+        own = self._own(grams)
+        if len(own):
+            left, right = np.searchsorted(self.grams, own, side="left"), np.searchsorted(self.grams, own, side="right")
+            met = np.concatenate([self.owner[a:b] for a, b in zip(left, right, strict=True)])
+            common = np.bincount(met, minlength=len(self.sets))
+            likely = np.flatnonzero(common >= JACCARD * (len(own) + self.n_own - common) - 1e-9)
+            likely = likely[self.n_own[likely] > 0]
+        else:
+            likely = self.bare
+        return any(_jaccard(grams, self.sets[i]) >= JACCARD - 1e-9 for i in likely.tolist())
+
+    def _own(self, grams: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return np.setdiff1d(grams, self.boilerplate, assume_unique=True)
+
+
+def _jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
+    common = len(np.intersect1d(a, b, assume_unique=True))
+    return common / (len(a) + len(b) - common)
+
+
 class _CandidateIndex:
     """The grams of the candidates, and what one pass over the training texts says about each gram.
 
@@ -206,8 +266,7 @@ class _CandidateIndex:
         for sets in (own, bare):
             for candidates, others, _ in _similar_pairs(sets, side):
                 for c, other in zip(candidates.tolist(), others.tolist(), strict=True):
-                    common = len(np.intersect1d(whole[c], whole[other], assume_unique=True))
-                    jaccard = common / (len(whole[c]) + len(whole[other]) - common)
+                    jaccard = _jaccard(whole[c], whole[other])
                     row = self.kept_row[other - len(self.sets[GRAM])]
                     if jaccard >= JACCARD - 1e-9 and (-jaccard, row) < (
                         -best.get(c, (0.0, 0))[0],

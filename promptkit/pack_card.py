@@ -29,10 +29,14 @@ def card(manifest: Mapping[str, Any], rows: Rows) -> bytes:
         _inert((manifest["recipe"] or {}).get("description", "")),  # only written packs have one
         f"{n} prompts with domain labels, {_origin(manifest)}.",
     ]
+    recipe = manifest["recipe"] or {}
+    if "holdout" in recipe:
+        parts.append(_unseen(recipe["holdout"], n))
     if trained:
         parts.append(
             f"> **{trained} of {n} prompts are in the training data** of the drafter that this pack was built for. "
-            "They represent its mix best and flatter it: report results on prompts it never saw beside these."
+            "They represent its mix best and flatter it, by how much was not measured: report results on prompts it "
+            "never saw beside these."
         )
     parts += [
         f"Cite as `{name}@{version}+{manifest['content_hash']}`. The hash is the sha256 of `prompts.jsonl`.",
@@ -51,14 +55,48 @@ def card(manifest: Mapping[str, Any], rows: Rows) -> bytes:
                                               _quantiles(rows, "expected_output_tokens", "expected output tokens")]),
         "## Licences",
         _table(("licence", "prompts"), manifest["licences"].items()),
+        _withheld(recipe),
         "NOASSERTION means that the licence is not known: ask before you share these rows." * (
             "NOASSERTION" in manifest["licences"]
         ),
+        *_personal(recipe.get("personal_data")),
         "## Known limits",
         "\n".join(f"- {_inert(limit)}" for limit in manifest["known_limits"] or ["none recorded"]),
         f"Acceptance length on this pack means: {_inert(manifest['acceptance_length'])}.",
     ]  # fmt: skip
     return ("\n\n".join(p for p in parts if p) + "\n").encode("utf-8", "replace")
+
+
+def _unseen(holdout: Mapping[str, Any], n: int) -> str:
+    rows = holdout["drawn"] + holdout["near_twins"]
+    return (
+        f"> **None of the {n} prompts is in training, provided the next training run excludes the rows of "
+        f"holdout.jsonl** ({rows} rows: {holdout['drawn']} drawn by chance, {holdout['near_twins']} near-twins of "
+        f"these; sha256 `{holdout['sha256']}`). A drafter that was trained before, or without that file, has seen them."
+    )
+
+
+def _withheld(recipe: Mapping[str, Any]) -> str:
+    if not (left := recipe.get("withheld")):
+        return ""
+    return (
+        f"{left['rows']} further prompts were chosen and are withheld, as they may not be shared. Whoever has the same "
+        f"training data can build the whole pack; its content hash is `{left['whole_content_hash']}`."
+    )
+
+
+def _personal(counts: Mapping[str, Any] | None) -> list[str]:
+    """Say what was looked for, what was found and what was done; only packs that were built have it."""
+    if not counts:
+        return []
+    found = ", ".join(f"{kind} {n}" for kind, n in counts["found"].items()) or "nothing"
+    done = "they may be in this pack" if counts["kept"] else "they were left out"
+    return [
+        "## Personal data",
+        f"{counts['looked_at']} prompts were searched for keys and tokens, e-mail addresses and phone numbers. Found: "
+        f"{found}, in {counts['flagged']} prompts" + (f"; {done}." if counts["flagged"] else ".") + " Patterns find "
+        "forms, not people: names, addresses of houses and passwords in prose pass.",
+    ]
 
 
 def _origin(manifest: Mapping[str, Any]) -> str:

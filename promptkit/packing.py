@@ -4,7 +4,8 @@
     or files of prompts (`pool`)
 
 A pack drawn from the mix is what the drafter was trained on: it represents the mix best and flatters the drafter, so
-its rows are marked `in_training`, and so is a row of a pool that the sample holds or nearly holds.
+its rows are marked `in_training`, and so is a row of a pool that the sample holds or nearly holds. Rows that are held
+out of the next training run are not. Prompts that hold a secret or personal data are not eligible unless asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,16 @@ import numpy as np
 from promptkit.collect import Progress
 from promptkit.conversation import Message, Prompt, opening, prompt_id
 from promptkit.errors import InputError, UsageError
+from promptkit.licences import of_source
 from promptkit.requests import request
 
 if TYPE_CHECKING:
+    import polars as pl
     from numpy.typing import NDArray
 
     from promptkit.reference import Reference
 
 LENGTH_WEIGHT = 0.1  # of length, turns and tools beside the kernel features: enough to break ties, too little to lead
-ROUNDS = 5  # of choosing again when two chosen prompts turn out to be near-duplicates in full
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +53,54 @@ class Eligible:
     licence: str = "NOASSERTION"
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of a pack and the pack's Score; remarks; what was flagged; rows that may not be shared."""
+
+    rows: list[dict[str, Any]]
+    score: Any
+    notes: list[str]
+    personal_data: dict[str, Any]  # looked_at, flagged, found (kind -> prompts), kept
+    withheld: list[dict[str, Any]]  # with `redistributable`: chosen, and left out for their licence
+
+
 def pack_rows(
     reference: Reference,
     *,
     pool: Sequence[Any] = (),
+    held: pl.DataFrame | None = None,
     size: int,
     seed: int = 0,
     turns: str | None = None,
     max_leak: float | None = None,
+    keep_personal_data: bool = False,
+    licences: Mapping[str, str] | None = None,
+    redistributable: bool = False,
     progress: Progress | None = None,
-) -> tuple[list[dict[str, Any]], Any, list[str]]:
-    """Choose `size` prompts that represent the mix; return their pack rows, the pack's Score, and remarks.
+) -> Drawn:
+    """Choose `size` prompts that represent the mix, from the mix itself, or from `pool`, or from rows `held` out of it.
+
+    `held` is a frame as `frames.frame_of` makes it. `licences` maps a source to the SPDX expression of its rows. With
+    `redistributable`, chosen rows that may not be shared on are taken out again.
 
     Domain quotas follow the mix's shares; within them the kernel distance (MMD) to the whole sample is minimised, with
     lengths, turns and tools at small weight. Raises InputError if nothing is eligible.
     """
     from promptkit import domains, scoring
+    from promptkit import licences as licensing
 
     notes: list[str] = []
-    check_pool(pool, max_leak)
-    if pool:
-        eligible = _from_pool(reference, pool, turns, max_leak, notes)
+    known = licences or {}
+    check_pool(pool, max_leak, holdout=held is not None)
+    if held is not None:
+        eligible = _unseen(reference, _from_mix(reference, held, turns, known, notes), max_leak, notes)
+    elif pool:
+        eligible = _from_pool(reference, pool, turns, max_leak, known, notes)
     else:
-        eligible = _from_mix(reference, turns, notes)
+        eligible = _from_mix(reference, None, turns, known, notes)
+    if progress:
+        progress("scan", 0, len(eligible))
+    eligible, personal_data = _clean(eligible, keep_personal_data, notes)
     if not eligible:
         raise InputError("no prompt is eligible for the pack", hint="; ".join(notes) or "check the training directory")
     chosen = _choose(reference, eligible, size=size, seed=seed, notes=notes, progress=progress)
@@ -91,19 +118,41 @@ def pack_rows(
         [e.text for e in chosen], messages=[e.prompt.messages for e in chosen], tools=[e.prompt.tools for e in chosen]
     )
     templated = _templated(reference, chosen)
+    seen = score.prompts.to_dicts()
+    # A held row is not in the next training set, whatever it shares with rows that are; a pool's may be there.
+    trained = [held is None and (not pool or bool(s["leaked"])) for s in seen]
     rows = [
-        _row(e, seen, tags=labels[i].tags, n_templated=templated[i], in_training=not pool or bool(seen["leaked"]))
-        for i, (e, seen) in enumerate(zip(chosen, score.prompts.to_dicts(), strict=True))
+        _row(e, seen[i], tags=labels[i].tags, n_templated=templated[i], in_training=trained[i])
+        for i, e in enumerate(chosen)
     ]
-    return rows, score, notes
+    withheld: list[dict[str, Any]] = []
+    if redistributable:
+        share = [licensing.shareable(r["licence"]) for r in rows]
+        withheld = [r for r, ok in zip(rows, share, strict=True) if not ok]
+        rows = [r for r, ok in zip(rows, share, strict=True) if ok]
+        if not rows:
+            found = ", ".join(sorted({r["licence"] for r in withheld}))
+            raise InputError(
+                f"no prompt of the pack may be shared on: licences are {found}",
+                hint="state what you know with --licence SOURCE=SPDX, for example --licence A1_code=Apache-2.0",
+            )
+        if withheld:
+            score = scoring.score([e.prompt for e, ok in zip(chosen, share, strict=True) if ok], reference, seed=seed)
+            notes.append(f"{len(withheld)} chosen prompts may not be shared on (licence) and are withheld")
+    return Drawn(rows, score, notes, personal_data, withheld)
 
 
-def check_pool(pool: Sequence[Any], max_leak: float | None) -> None:
-    """Raise UsageError where a file of the pool is missing, or max_leak is given without one; before any long work."""
-    if max_leak is not None and not pool:
+def check_pool(pool: Sequence[Any], max_leak: float | None, *, holdout: bool = False) -> None:
+    """Raise UsageError where a file of the pool is missing, or options contradict each other; before any long work."""
+    if pool and holdout:
+        raise UsageError(
+            "a pool and a holdout were given: a pack is drawn from one of them",
+            hint="leave --pool or --holdout out; they make two packs",
+        )
+    if max_leak is not None and not pool and not holdout:
         raise UsageError(
             "max_leak was given for a pack drawn from the mix itself, whose every row is in training",
-            hint="give files of other prompts with --pool, or leave --max-leak out",
+            hint="give files of other prompts with --pool, hold rows out with --holdout, or leave --max-leak out",
         )
     for path in pool:
         if isinstance(path, (str, os.PathLike)) and str(path) != "-" and not os.path.exists(path):
@@ -113,13 +162,53 @@ def check_pool(pool: Sequence[Any], max_leak: float | None) -> None:
 # ---------------------------------------------------------------------------------------------------- eligible
 
 
-def _from_mix(reference: Reference, turns: str | None, notes: list[str]) -> list[Eligible]:
+def _clean(eligible: list[Eligible], keep: bool, notes: list[str]) -> tuple[list[Eligible], dict[str, Any]]:
+    """Leave out prompts that seem to hold a secret or personal data, unless `keep`; count them by kind."""
+    from promptkit import personal
+
+    flags = personal.flags([personal.texts_of(e.prompt.messages, e.prompt.tools) for e in eligible])
+    found = Counter(kind for kinds in flags for kind in kinds)
+    n = sum(map(bool, flags))
+    counts = {"looked_at": len(eligible), "flagged": n, "found": dict(sorted(found.items())), "kept": keep}
+    if n:
+        listed = ", ".join(f"{kind} {c}" for kind, c in sorted(found.items()))
+        told = "may be drawn" if keep else "are left out"
+        notes.append(f"{n} of {len(eligible)} prompts seem to hold secrets or personal data ({listed}) and {told}")
+    return [e for e, kinds in zip(eligible, flags, strict=True) if keep or not kinds], counts
+
+
+def _unseen(reference: Reference, eligible: list[Eligible], max_leak: float | None, notes: list[str]) -> list[Eligible]:
+    """Say how many held rows share much with rows that stay in training; with a limit, leave out those beyond it."""
+    from promptkit import leakage
+
+    least = leakage.MIN_SHARE if max_leak is None else 0.0
+    leaked = leakage.leaks([e.text for e in eligible], reference.sample["text"].to_list(), min_share=least)
+    if max_leak is None:
+        if n := sum(leak is not None for leak in leaked):
+            notes.append(
+                f"{n} of {len(eligible)} held-out prompts share {leakage.MIN_SHARE:.0%} or more of their n-grams with "
+                f"rows that stay in training; --max-leak {leakage.MIN_SHARE:g} drops them"
+            )
+        return eligible
+    kept = [e for e, leak in zip(eligible, leaked, strict=True) if leak is None or leak["share"] <= max_leak]
+    if len(kept) < len(eligible):
+        notes.append(
+            f"{len(eligible) - len(kept)} held-out prompts share more than {max_leak:g} of their n-grams with training"
+        )
+    return kept
+
+
+def _from_mix(
+    reference: Reference, held: pl.DataFrame | None, turns: str | None, licences: Mapping[str, str], notes: list[str]
+) -> list[Eligible]:
+    """Return what may be sent of the reference's own sample, or of rows held out of it."""
+    sample = reference.sample if held is None else _labelled(held)
     out: list[Eligible] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
     lengths = reference.tokenizer.encode_batch
     requests: list[tuple[int, dict[str, Any], Any, list[Any] | None]] = []
-    for i, row in enumerate(reference.sample.iter_rows(named=True)):
+    for i, row in enumerate(sample.iter_rows(named=True)):
         tools = json.loads(row["tools"]) if row["tools"] else None
         messages: list[Message] = json.loads(row["messages"])
         wanted = request(
@@ -155,19 +244,46 @@ def _from_mix(reference: Reference, turns: str | None, notes: list[str]) -> list
                 language=row["language"],
                 n_prompt_tokens=len(ids),
                 n_turns=sum(m["role"] == "user" for m in wanted.messages),
-                row=i,
+                row=i if held is None else -1,
                 group=int(row["unit"]),
                 shard=row["shard"],
                 shard_row=int(row["row"]),
                 source=row["source"],
+                licence=of_source(licences, row["source"]),
             )
         )
-    notes += [f"{n} sampled rows {why} are not eligible for the pack" for why, n in sorted(dropped.items())]
+    what = "sampled" if held is None else "held-out"
+    notes += [f"{n} {what} rows {why} are not eligible for the pack" for why, n in sorted(dropped.items())]
     return out
 
 
+def _labelled(held: pl.DataFrame) -> pl.DataFrame:
+    """Add what a reference's sample has beside a frame's columns: domain, unsure, unit (group of near-duplicates)."""
+    import polars as pl
+
+    from promptkit import domains, leakage
+
+    texts = held["text"].to_list()
+    labels = domains.label(
+        texts,
+        messages=[json.loads(m) for m in held["messages"]],
+        tools=[json.loads(t) if t else None for t in held["tools"]],
+        spoken=False,
+    )
+    return held.with_columns(
+        pl.Series("domain", [x.domain for x in labels], pl.String),
+        pl.Series("unsure", [x.unsure for x in labels], pl.Boolean),
+        pl.Series("unit", leakage.near_duplicate_groups(texts), pl.Int64),
+    )
+
+
 def _from_pool(
-    reference: Reference, pool: Sequence[Any], turns: str | None, max_leak: float | None, notes: list[str]
+    reference: Reference,
+    pool: Sequence[Any],
+    turns: str | None,
+    max_leak: float | None,
+    licences: Mapping[str, str],
+    notes: list[str],
 ) -> list[Eligible]:
     from promptkit import domains, languages, leakage
     from promptkit.candidates import read_candidates
@@ -220,7 +336,7 @@ def _from_pool(
                 row=-1,
                 group=int(groups[i]),
                 source=p.source,
-                licence=str(p.extra.get("licence") or p.extra.get("license") or "NOASSERTION"),
+                licence=of_source(licences, p.source, str(p.extra.get("licence") or p.extra.get("license") or "")),
             )
         )  # fmt: skip
     return out
@@ -241,35 +357,26 @@ def _choose(
     """Select under quotas; where two chosen prompts are near-duplicates in full, drop the later and choose again."""
     from promptkit import leakage, selection
 
-    mapped = selection.landmark_features(reference.X, seed=seed)
     weight = reference.sample["weight"].to_numpy()
-    of_mix = mapped(reference.X)
-    target = np.average(of_mix, axis=0, weights=weight)
     own = [e.row for e in eligible]
-    F = of_mix[own] if own[0] >= 0 else mapped(reference.embed([e.text for e in eligible]))
-    del of_mix
     shares = {d["domain"]: float(d["share"]) for d in reference.domains.to_dicts()}
     extra, extra_target = _lengths(reference, eligible, weight)
-    exclude = np.zeros(len(eligible), dtype=bool)
-    groups = np.array([e.group for e in eligible], np.int64)
-    chosen: NDArray[np.int64] = np.zeros(0, np.int64)
-    for _ in range(ROUNDS):
-        if progress:
-            progress("select", 0, size)
-        chosen = selection.select(
-            F, target, k=size, domains=[e.domain for e in eligible], quotas=selection.quotas(shares, size),
-            extra=LENGTH_WEIGHT * extra, extra_target=LENGTH_WEIGHT * extra_target, groups=groups, exclude=exclude,
-            seed=seed,
-        )  # fmt: skip
+
+    def twins(chosen: NDArray[np.int64]) -> list[int]:
+        """Return the chosen rows that nearly repeat an earlier one in full."""
         whole = ["\n\n".join(m["content"] for m in eligible[i].prompt.messages) for i in chosen]
-        twins = leakage.near_duplicate_groups(whole)
+        groups = leakage.near_duplicate_groups(whole).tolist()
         first: dict[int, int] = {}
-        again = [i for i, g in zip(chosen.tolist(), twins.tolist(), strict=True) if first.setdefault(g, i) != i]
-        if not again:
-            break
-        exclude[again] = True
-    else:
-        chosen = chosen[~exclude[chosen]]
+        return [i for i, g in zip(chosen.tolist(), groups, strict=True) if first.setdefault(g, i) != i]
+
+    if progress:
+        progress("select", 0, size)
+    chosen = selection.select(
+        reference.X[own] if own[0] >= 0 else reference.embed([e.text for e in eligible]), reference.X, weights=weight,
+        k=size, domains=[e.domain for e in eligible], quotas=selection.quotas(shares, size),
+        extra=LENGTH_WEIGHT * extra, extra_target=LENGTH_WEIGHT * extra_target,
+        groups=np.array([e.group for e in eligible], np.int64), drop=twins, seed=seed,
+    )  # fmt: skip
     if progress:
         progress("select", len(chosen), size)
     missing = sorted(

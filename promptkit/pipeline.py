@@ -42,8 +42,11 @@ from promptkit.collect import (
 )  # fmt: skip
 from promptkit.conversation import Conversation, canonical
 from promptkit.errors import InputError, UsageError
+from promptkit.registry import suggest
 
 if TYPE_CHECKING:
+    from promptkit.holdout import Holdout
+    from promptkit.packing import Drawn
     from promptkit.tokenizers import Tokenizer
 
 
@@ -193,8 +196,12 @@ class Build:
     name: str
     version: str
     content_hash: str
+    in_training: int  # prompts of the pack that the training mix holds
+    personal_data: dict[str, Any]
     notes: list[str]
     lossy: bool
+    holdout: str | None = None  # holdout.jsonl: rows that the next training run must leave out
+    withheld: str | None = None  # what was chosen and may not be shared
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `build --json` prints."""
@@ -224,6 +231,10 @@ def build(
     max_bad_rows: float = 0.001,
     strict: bool = False,
     max_leak: float | None = None,
+    holdout: float | None = None,
+    keep_personal_data: bool = False,
+    licences: Mapping[str, str] | None = None,
+    redistributable: bool = False,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Build:
@@ -232,8 +243,12 @@ def build(
     The pack is drawn from the mix itself (then its rows are marked in_training) or, with `pool`, from files of prompts
     (then those that the sample holds, or nearly so, are). `weight` says whether the mix is represented by rows or by
     supervised tokens. `dtype` and `fields` are those of `inspect`. `max_leak` is the highest share of a pool prompt's
-    n-grams that training may hold. Everything is written beside its target and renamed at the end: a build that fails
-    leaves what was there before.
+    n-grams that training may hold. With `holdout`, that fraction of the rows and their near-twins are written to
+    holdout.jsonl, the reference is fitted without them and the pack is drawn from them: unseen by a drafter whose
+    training leaves them out. Prompts that seem to hold secrets or personal data are not drawn unless
+    `keep_personal_data`. `licences` maps a source to the SPDX expression of its rows; `redistributable` takes rows that
+    may not be shared out of the pack and says beside it which. Everything is written beside its target and renamed at
+    the end: a build that fails leaves what was there before.
 
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
     (disk, memory).
@@ -242,6 +257,8 @@ def build(
     from threadpoolctl import threadpool_limits
 
     from promptkit import domains, pack, packing, reference, writing
+    from promptkit import holdout as holding
+    from promptkit import licences as licensing
     from promptkit.frames import frame_of
 
     if size < 1:
@@ -254,14 +271,24 @@ def build(
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     out = Path(out)
-    packing.check_pool(pool, max_leak)
+    packing.check_pool(pool, max_leak, holdout=holdout is not None)
+    if holdout is not None:
+        holding.check_fraction(holdout)
+    licences = {source: licensing.check(x, f"licence of {source}") for source, x in sorted((licences or {}).items())}
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
     with writing.only_one(out), threadpool_limits(threads):
         opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
+        _refuse_unknown_sources(licences, opened, pool)
+        held = None
+        if holdout is not None:
+            held = holding.hold(
+                opened, holdout, size=size, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
+                progress=progress,
+            )  # fmt: skip
         summary = collect(
             opened, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
-            merge_prefixes=True, progress=progress,
+            merge_prefixes=True, without=held.rows if held else None, progress=progress,
         )  # fmt: skip
         account = full_account(opened, summary)
         lossy = is_lossy(account, max_bad_shards, max_bad_rows)
@@ -272,6 +299,7 @@ def build(
         frame = frame_of(opened, summary.sample, progress=progress)
         summary.sample = []  # decoded now; the ids need not stay in memory
         frame, notes = _comparable(frame)
+        held_frame = None if held is None else frame_of(opened, held.pool, progress=progress)
         recipe = {
             "promptkit_version": _version(),
             "seed": seed,
@@ -285,6 +313,7 @@ def build(
             "evidence": opened.evidence,
             **({"dtype": dtype} if dtype else {}),
             **({"fields": dict(fields)} if fields else {}),
+            **({"holdout": _holdout_recipe(held, holdout, opened)} if held and holdout else {}),
         }
         sources = source_table(opened, summary)
         counts = {"sources": sources, "account_sha256": _account_hash(account), "lengths": _lengths(summary)}
@@ -295,16 +324,38 @@ def build(
             masses=domains.masses, threads=threads, progress=progress,
         )  # fmt: skip
         del summary, frame
-        rows, score, more = packing.pack_rows(
-            fitted, pool=pool, size=size, seed=seed, turns=turns, max_leak=max_leak, progress=progress
-        )
-        notes += more
+        drawn = packing.pack_rows(
+            fitted, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
+            keep_personal_data=keep_personal_data, licences=licences, redistributable=redistributable,
+            progress=progress,
+        )  # fmt: skip
         if progress:
             progress("write", 0, None)
+        chosen_with = {"licences": licences} if licences else {}
         return _write_build(
-            out, name, version, fitted, rows, score, opened, sources=sources, account=account, notes=notes,
-            lossy=lossy, in_training=not pool,
+            out, name, version, fitted, drawn, opened, held, sources=sources, account=account,
+            notes=notes + drawn.notes, lossy=lossy, chosen_with=chosen_with,
         )  # fmt: skip
+
+
+def _refuse_unknown_sources(
+    licences: Mapping[str, str], opened: Opened, pool: Sequence[str | os.PathLike[str]]
+) -> None:
+    """Raise UsageError for a licence of a source that is not there: a misspelling. Pools may name any source."""
+    known = list(dict.fromkeys(s.source for s in opened.shards))
+    for source in licences:
+        if source not in known and not pool:
+            raise UsageError(f"licence of {source!r}: no such source", hint=suggest(source, known))
+
+
+def _holdout_recipe(held: Holdout, fraction: float, opened: Opened) -> dict[str, Any]:
+    """Return what a manifest says of the holdout: no floats, and the hash of the file that must be left out."""
+    return {
+        "fraction_u6": round(fraction * 1e6),
+        "drawn": held.n_drawn,
+        "near_twins": held.n_twins,
+        "sha256": hashlib.sha256(held.lines(opened.shards)).hexdigest(),
+    }
 
 
 def _comparable(frame: Any) -> tuple[Any, list[str]]:
@@ -347,36 +398,44 @@ def _write_build(
     name: str,
     version: str | None,
     fitted: Any,
-    rows: list[dict[str, Any]],
-    score: Any,
+    drawn: Drawn,
     opened: Opened,
+    held: Holdout | None,
     *,
     sources: list[dict[str, Any]],
     account: list[readers.FileAccount],
     notes: list[str],
     lossy: bool,
-    in_training: bool,
+    chosen_with: dict[str, Any],
 ) -> Build:
     """Write everything beside `out`, then move each part to its place; what was there stays until that moment."""
     from promptkit import pack, report, writing
 
+    rows = drawn.rows
+    in_training = sum(r["in_training"] for r in rows)
     with writing.temporary_beside(out / "build", directory=True) as work:
         fitted.save(work / "reference")
-        pack_score = {k: v for k, v in score.to_json().items() if k != "prompts"}
+        pack_score = {k: v for k, v in drawn.score.to_json().items() if k != "prompts"}
         pack_score["reference"] = {"path": str(out / "reference"), "fingerprint": fitted.fingerprint}
         content = pack.content_hash(rows)
-        fields = {
+        recipe = {**fitted.recipe, "personal_data": drawn.personal_data, **chosen_with}
+        if drawn.withheld:
+            recipe["withheld"] = {
+                "rows": len(drawn.withheld),
+                "whole_content_hash": pack.content_hash([*rows, *drawn.withheld]),
+            }
+        fields: dict[str, Any] = {
             "inputs": _inputs(opened, account),
             "reference": {"fingerprint": fitted.fingerprint},
             "tokenizer": identity(opened.tokenizer),
             "template": {"name": opened.template, "kwargs": {}},
-            "recipe": fitted.recipe,
+            "recipe": recipe,
             "score": _score_summary(pack_score),
-            "known_limits": _limits(in_training, notes),
+            "known_limits": _limits(in_training, held, notes),
         }
         version = pack.next_version(out / "packs" / name, rows, wanted=version, fields=fields)
         packed = pack.write_pack(rows, work / "packs", name=name, version=version, fields=fields)
-        report.render(score=score, reference=fitted, pack=pack.load_pack(packed), out=work / "report.html")
+        report.render(score=drawn.score, reference=fitted, pack=pack.load_pack(packed), out=work / "report.html")
         beside = {"account": [asdict(a) for a in account], "sources": sources, "notes": notes}
         (work / "account.json").write_bytes(canonical(beside) + b"\n")
         places = {
@@ -385,6 +444,19 @@ def _write_build(
             "report.html": out / "report.html",
             "account.json": out / f"build-{name}-{version}.json",
         }
+        if held is not None:
+            (work / "holdout.jsonl").write_bytes(held.lines(opened.shards))
+            places["holdout.jsonl"] = out / "holdout.jsonl"
+        if drawn.withheld:
+            left = {
+                "pack": f"{name}@{version}+{content}",
+                **recipe["withheld"],
+                "how": "build without redistributable, from the same training data with the same recipe",
+                "recipe": recipe,
+                "withheld": [{k: v for k, v in r.items() if k not in ("messages", "tools")} for r in drawn.withheld],
+            }
+            (work / "withheld.json").write_bytes(canonical(left) + b"\n")
+            places["withheld.json"] = out / f"withheld-{name}-{version}.json"
         for part, place in places.items():
             writing.publish(work / part, place)
     return Build(
@@ -397,8 +469,12 @@ def _write_build(
         name=name,
         version=version,
         content_hash=content,
+        in_training=in_training,
+        personal_data=drawn.personal_data,
         notes=notes,
         lossy=lossy,
+        holdout=str(places["holdout.jsonl"]) if held is not None else None,
+        withheld=str(places["withheld.json"]) if drawn.withheld else None,
     )
 
 
@@ -414,10 +490,12 @@ def _score_summary(score: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _limits(in_training: bool, notes: list[str]) -> list[str]:
+def _limits(in_training: int, held: Holdout | None, notes: list[str]) -> list[str]:
     told = ["a prompt score ranks sets and mixes well and single prompts poorly; it promises no acceptance length"]
     if in_training:
-        told.append("drawn from the training mix: the drafter has seen these rows, which flatters it")
+        told.append(f"{in_training} prompts are rows of the training mix: the drafter has seen them, which flatters it")
+    if held is not None:
+        told.append("not in training provided the next training run excludes the rows of holdout.jsonl")
     return told + notes
 
 

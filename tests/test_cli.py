@@ -207,7 +207,9 @@ def test_markdown_is_short_and_alone_on_stdout(run, scored):
 
 
 def test_one_prompt_shows_its_own_values(run, scored):
-    scored.changes.update(prompts=score_json()["prompts"][2:3], distance=None, verdict="One prompt is too few for a set.")
+    scored.changes.update(
+        prompts=score_json()["prompts"][2:3], distance=None, verdict="One prompt is too few for a set."
+    )
     Path("one.yaml").write_text("- Write a function that inserts a key into a B-tree.\n")
     out = run("score", "one.yaml").out
     assert "typicality 0.44" in out
@@ -351,6 +353,9 @@ def pipeline(monkeypatch):
         version="1.0.0",
         content_hash="cd" * 32,
         notes=["few rows"],
+        in_training=200,
+        holdout=None,
+        withheld=None,
         pack_score={"n": 200, "ratio": 0.8, "p_value": 0.5, "fidelity": 1.0, "coverage": 1.0, "mix_overlap": 0.97},
     )
     fake(
@@ -421,6 +426,31 @@ def test_build_passes_options_and_prints_what_to_cite(run, pipeline):
     assert f"cite as    m@1.0.0+sha256:{'cd' * 32}" in done.out
     assert "note       few rows" in done.out
     assert "next: promptkit score promptkit-out/packs/m/1.0.0    " in done.err
+
+
+def test_build_says_loudly_whether_the_drafter_has_seen_the_pack(run, pipeline):
+    done = run("build", "--from", "mix")
+    assert "IN TRAINING: 200 prompts of the pack are rows of the training mix." in done.out.replace("\n", " ")
+    import promptkit.pipeline
+
+    built = promptkit.pipeline.build("mix", progress=lambda *_: None)
+    built.in_training, built.holdout, built.withheld = 0, "promptkit-out/holdout.jsonl", "promptkit-out/withheld.json"
+    done = run("build", "--from", "mix", "--holdout", "0.02", "--licence", "A1=MIT", "--redistributable")
+    assert "IN TRAINING" not in done.out
+    assert "unseen     provided the next training run excludes the rows of holdout.jsonl" in done.out
+    assert "holdout    promptkit-out/holdout.jsonl" in done.out
+    assert "withheld   promptkit-out/withheld.json" in done.out
+    options = pipeline[-1][2]
+    assert (options["holdout"], options["licences"], options["redistributable"]) == (0.02, {"A1": "MIT"}, True)
+    assert not options["keep_personal_data"]
+    assert max(len(x) for x in done.out.splitlines() if "sha256" not in x) <= 80
+
+
+@pytest.mark.parametrize("bad", ["MIT", "A1=MIT --licence A1=MIT"])
+def test_a_licence_option_names_a_source_once(run, bad):
+    done = run("build", "--from", "mix", "--licence", *bad.split())
+    assert done.code == 2
+    assert "SOURCE=SPDX" in done.err
 
 
 def test_json_of_the_reading_commands_is_one_document(run, pipeline):

@@ -31,8 +31,10 @@ FLOORS = {
     "promptkit.packing": 4,
     "promptkit.collect": 4,
     "promptkit.frames": 4,
+    "promptkit.holdout": 4,
     "promptkit.requests": 4,
     "promptkit.exporters": 4,
+    "promptkit.reweighting": 4,
     "promptkit.report": 5,
     "promptkit.pipeline": 5,  # build ends by writing a report
     "promptkit": 6,  # the face: names everything, is imported by nobody below

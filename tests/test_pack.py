@@ -199,6 +199,16 @@ def test_card_is_inert_and_loud_about_training_rows(tmp_path):
     assert header["license_name"] == "MIT OR Apache-2.0"
 
 
+def test_card_counts_what_was_searched_for_and_found(tmp_path):
+    counts = {"looked_at": 90, "flagged": 3, "found": {"e-mail address": 2, "phone number": 1}, "kept": False}
+    path = write_pack([row()], tmp_path, name="x", fields={"recipe": {"personal_data": counts}})
+    card = (path / "README.md").read_text("utf-8")
+    assert "90 prompts were searched" in card
+    assert "e-mail address 2, phone number 1, in 3 prompts; they were left out." in card
+    kept = write_pack([row()], tmp_path, name="y", fields={"recipe": {"personal_data": {**counts, "kept": True}}})
+    assert "they may be in this pack" in (kept / "README.md").read_text("utf-8")
+
+
 # -- verify
 
 

@@ -149,17 +149,43 @@ def test_a_pool_prompt_that_the_mix_holds_is_marked_and_said(tmp_path: Path, exa
     new = ["Write a Python function that counts the goats in a list.", "Fix this Rust code: fn main() { goat(); }"]
     pool = tmp_path / "pool.jsonl"
     pool.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in held + new))
-    rows, _, notes = pack_rows(fitted, pool=[pool], size=5)
+    drawn = pack_rows(fitted, pool=[pool], size=5)
+    rows, notes = drawn.rows, drawn.notes
     assert any(r["in_training"] for r in rows)
     assert all(r["in_training"] == (r["messages"][-1]["content"] in held) for r in rows)
     assert any("3 of 5 pool prompts are in the training sample, or nearly so, and may be drawn" in n for n in notes)
-    rows, _, _ = pack_rows(fitted, pool=[pool], size=2, max_leak=0.25)
+    rows = pack_rows(fitted, pool=[pool], size=2, max_leak=0.25).rows
     assert rows
     assert {r["messages"][-1]["content"] for r in rows} <= set(new)
     assert not any(r["in_training"] for r in rows)
     pool.write_text(json.dumps({"prompt": "Tell me a bedtime story about a goat.", "domain": "writing"}))
     with pytest.raises(InputError, match="none of 1 is of a domain that 1 prompts of this mix would hold"):
         pack_rows(fitted, pool=[pool], size=1)
+
+
+def test_prompts_with_secrets_or_personal_data_are_not_drawn_unless_asked_for(
+    example_build: Path, tmp_path: Path
+) -> None:
+    from promptkit.packing import pack_rows
+    from promptkit.reference import load_reference
+
+    fitted = load_reference(example_build)
+    clean = ["Write a Python function that counts the goats in a list.", "Sort a list of goats in Python."]
+    private = [
+        "Write a Python mail to ada.k@web.de with the list.",
+        "Write a Python call to +44 7911 842396, jo@gmx.de.",
+    ]
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text("".join(json.dumps({"prompt": t, "domain": "coding"}) + "\n" for t in clean + private))
+    drawn = pack_rows(fitted, pool=[pool], size=4)
+    assert sorted(r["messages"][-1]["content"] for r in drawn.rows) == sorted(clean)
+    found = {"e-mail address": 2, "phone number": 1}
+    assert drawn.personal_data == {"looked_at": 4, "flagged": 2, "found": found, "kept": False}
+    assert any("2 of 4 prompts seem to hold secrets or personal data" in n for n in drawn.notes)
+    assert not any("web.de" in n or "7911" in n for n in drawn.notes)
+    kept = pack_rows(fitted, pool=[pool], size=4, keep_personal_data=True)
+    assert len(kept.rows) == 4
+    assert kept.personal_data["kept"]
 
 
 def test_a_pool_that_is_missing_or_not_there_to_limit_is_refused_before_anything_is_read(tmp_path: Path) -> None:
