@@ -70,6 +70,18 @@ def test_links_multiply_the_rows(tmp_path: Path) -> None:
     assert len({s.source for s in tree.shards}) == 18
 
 
+def test_readers_are_set_beside_libraries_that_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import readers as beside
+
+    monkeypatch.setattr(beside, "TURNS", 1)
+    figures = {f["what"]: f for f in beside.measure(tmp_path, 30, None)}
+    assert {"arrow", "parquet", "jsonl", "decode, all at once", "arrow, and decode"} <= set(figures)
+    for name, works in beside.BESIDE.items():
+        if name in figures:
+            assert {work(tmp_path / name) for work in works.values()} == {beside._read(tmp_path / name)}
+    assert all(f["promptkit"] > 0 and f["times"] > 0 for f in figures.values())
+
+
 @pytest.mark.slow
 def test_whole_run_writes_figures(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"

@@ -33,6 +33,7 @@ WANTED = frozenset(
     | {"position_ids", "deepseek_reasoning", "chosen", "context", "system_prompt"}
     | {answer for _, _, answers in SINGLE_TURN for answer in answers}
 )
+TOKENS = frozenset({*IDS, *MASKS, "attention_mask", "position_ids"})
 VOCABULARY = ("d2t", "t2d")
 NO_HINTS = Hints()
 

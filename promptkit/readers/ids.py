@@ -158,8 +158,10 @@ def packed_at(fields: Mapping[str, Any], ids: NDArray[np.int64], begins: tuple[i
 
 def _small_integers(value: Any, n: int) -> NDArray[np.int64] | None:
     """Return a column of integers of the length of the ids, None for anything else."""
+    if value is None:
+        return None
     try:
-        values = np.asarray(value if value is not None else [])
+        values = np.asarray(value)
     except ValueError:
         return None
     if values.ndim == 2 and values.shape[0] == 1:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptkit.readers.arrow import short
+from promptkit.readers.fields import TOKENS
 from promptkit.readers.parquet_footer import MAX_FOOTER, ColumnSize, column_sizes
 from promptkit.readers.records import BadFile, Fault, Limits, Record
 from promptkit.readers.tables import records, wanted_columns
@@ -19,8 +20,9 @@ from promptkit.readers.tables import records, wanted_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Rows decoded at a time. Few, because a dictionary page of one long text can stand for it in every row.
-BATCH = 64
+# Rows decoded at a time. Few, because a dictionary page of one long text can stand for it in every row; more where the
+# columns hold numbers, whose footer says how many there are.
+BATCH, NUMBER_BATCH, NUMBERS = 64, 1024, 2 << 20
 
 
 def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
@@ -68,7 +70,9 @@ def _read(source: pa.OSFile, path: Path, limits: Limits) -> Iterator[Record | Fa
             why = "holds fewer rows than the footer counts"
             try:
                 _check_sizes(sizes[group], max(n_rows, 1), columns, limits)
-                for batch in file.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False):
+                for batch in file.iter_batches(
+                    _batch(sizes[group], n_rows, columns), row_groups=[group], columns=columns, use_threads=False
+                ):
                     yield from records(batch, row + done, limits)
                     done += batch.num_rows
             except errors as error:
@@ -81,6 +85,14 @@ def _read(source: pa.OSFile, path: Path, limits: Limits) -> Iterator[Record | Fa
             row += n_rows
         if row != file.metadata.num_rows:
             raise BadFile(f"damaged Parquet footer: it counts {file.metadata.num_rows} rows, its groups {row}")
+
+
+def _batch(sizes: list[ColumnSize], n_rows: int, columns: list[str]) -> int:
+    """Return how many rows to decode at a time."""
+    if not TOKENS.issuperset(columns):
+        return BATCH
+    a_row = max((s.n_values for s in sizes if s.name in columns), default=0) // max(n_rows, 1) + 1
+    return min(NUMBER_BATCH, max(BATCH, NUMBERS // a_row))
 
 
 def _check_sizes(sizes: list[ColumnSize], n_rows: int, columns: list[str], limits: Limits) -> None:

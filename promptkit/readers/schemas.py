@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from promptkit.readers.fields import NAMES, SAMPLE, TEXTS, filled, first, mapped, some_keys
+from promptkit.readers.fields import NAMES, SAMPLE, TEXTS, TOKENS, filled, first, mapped, some_keys
 from promptkit.readers.ids import attention_of, ids_of, mask_of, packed_at
 from promptkit.readers.messages import messages_of, tools_of
 from promptkit.readers.records import BadRow, EmptyRow, Limits, Record
@@ -36,6 +36,9 @@ def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterab
     starts = () if ids is None else packed_at(fields, ids, limits.hints.begins)
     if starts:
         remarks.append("cut out of a packed row")
+    if ids is not None and TOKENS.issuperset(fields):  # there is nothing else in the row
+        _check_size(9 * len(ids), limits)
+        return Record(row, ids, mask, attention, marks=tuple(remarks), starts=starts)
     tools = tools_of(fields, limits, remarks)
     messages = messages_of(fields, limits, remarks)
     if messages is None and ids is None and isinstance(fields.get("chat"), str):
@@ -51,9 +54,13 @@ def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterab
     size = 0 if ids is None else 9 * len(ids)
     if text is not None or messages is not None:
         size += len(text or "") + sum(len(m["content"]) for m in messages or ())
+    _check_size(size, limits)
+    return Record(row, ids, mask, attention, messages, tools, text, name, None, tuple(remarks), starts)
+
+
+def _check_size(size: int, limits: Limits) -> None:
     if size > limits.record_bytes:
         raise BadRow(f"record larger than {limits.record_bytes} bytes (--record-bytes)")
-    return Record(row, ids, mask, attention, messages, tools, text, name, None, tuple(remarks), starts)
 
 
 def _nothing(fields: Mapping[str, Any]) -> BadRow:

@@ -22,6 +22,7 @@ from promptkit.readers.values import drop_nulls
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FLAGS = ("loss_mask", "assistant_masks", "attention_mask")
 SLICE = 1024  # rows at a time: a batch of a million rows must not become a million Python objects
 
 
@@ -47,7 +48,7 @@ def records(batch: pa.RecordBatch, first_row: int, limits: Limits) -> Iterator[R
     batch.validate(full=True)
     for start in range(0, batch.num_rows, SLICE):
         part = batch.slice(start, SLICE)
-        columns = {name: _values(part.column(i)) for i, name in enumerate(part.schema.names)}
+        columns = {name: _values(part.column(i), flags=name in FLAGS) for i, name in enumerate(part.schema.names)}
         for i in range(part.num_rows):
             row = first_row + start + i
             fields = {name: values[i] for name, values in columns.items()}
@@ -57,12 +58,13 @@ def records(batch: pa.RecordBatch, first_row: int, limits: Limits) -> Iterator[R
                 yield Fault(row, error.status, str(error))
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array, *, flags: bool = False) -> list[Any]:
+    """Return a value for each row; `flags` are expected to be 0 and 1, and are looked at once for the whole column."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    lists = _number_lists(column)
+    lists = _number_lists(column, flags)
     if lists is not None:
         return lists
     values: list[Any] = column.to_pylist()
@@ -75,7 +77,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _number_lists(column: pa.Array) -> list[Any] | None:
+def _number_lists(column: pa.Array, flags: bool = False) -> list[Any] | None:
     """Return a numpy view per row (None for null), or None where the column does not hold lists of numbers."""
     import pyarrow as pa
 
@@ -91,7 +93,7 @@ def _number_lists(column: pa.Array) -> list[Any] | None:
     child = column.values.slice(first, last - first)
     inner: Any
     if _is_list(child.type):
-        inner = _number_lists(child)
+        inner = _number_lists(child, flags)
         if inner is None:
             return None
     else:
@@ -102,7 +104,9 @@ def _number_lists(column: pa.Array) -> list[Any] | None:
         ):
             return None
         inner = child.to_numpy(zero_copy_only=False)
-        if inner.dtype.kind in "iu" and inner.dtype != np.uint64:
+        if flags and inner.dtype.kind in "iu" and not (inner & ~inner.dtype.type(1)).any():
+            inner = inner.astype(bool)
+        elif inner.dtype.kind in "iu" and inner.dtype != np.uint64:
             inner = inner.astype(np.int64, copy=False)
     valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
     edges = (edges - first).tolist()
