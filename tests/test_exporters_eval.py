@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,17 @@ def asked(prompt: Any) -> int:
     return prompt.expected_output_tokens or 512
 
 
-OURS = ("evalscope", "hf-dataset", "inspect", "lm-eval", "mt-bench", "promptfoo", "specdec-bench")
+OURS = (
+    "evalscope",
+    "hf-dataset",
+    "inspect",
+    "lighteval",
+    "lm-eval",
+    "mt-bench",
+    "promptfoo",
+    "specdec-bench",
+    "specforge",
+)
 LEFT_OUT = {"tool definitions": 2, "history": 2, "system turn": 1}
 
 
@@ -94,7 +106,7 @@ def test_mt_bench_has_int_ids_and_one_turn_each(hostile: Pack, tmp_path: Path) -
         "output length of its own": sum(asked(p) != longest for p in wanted),
     }
     assert f"--max-new-tokens {longest}" in done.command
-    assert f"--num_prompts {len(wanted)}" in done.notes[2]  # AngelSlim takes 80 otherwise
+    assert f"--num_prompts {len(wanted)} " in done.notes[2]  # AngelSlim takes 80 otherwise
     assert f"--num_requests {len(wanted)}" in done.notes[3]
 
 
@@ -278,3 +290,133 @@ def test_reasoning_of_earlier_turns_is_said_where_it_is_sent(tmp_path: Path) -> 
     pack = load_pack(write_pack([row(history, expected_output_tokens=9)], tmp_path, name="reasoning"))
     for target in ("evalscope", "inspect", "lm-eval", "promptfoo"):
         assert losses(export(pack, target, tmp_path / "out"))["reasoning of earlier turns"] == 1
+
+
+# ------------------------------------------------------------------------------------------------ LightEval
+
+
+def test_lighteval_rows_are_text_that_no_reader_takes_for_a_date(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "lighteval", tmp_path)
+    got = json_lines(tmp_path / "lighteval/hostile/test.jsonl")
+    wanted = plain(hostile)
+    assert [(r["id"], json.loads(r["prompt"]), r["max_tokens"], r["domain"]) for r in got] == [
+        (p.id, p.messages[0]["content"], asked(p), p.domain) for p in wanted
+    ]
+    assert all(r["prompt"].startswith('"') for r in got)
+    assert losses(done) == {**LEFT_OUT, "no expected output length": 4, "order of sending": len(wanted)}
+    compile((tmp_path / "lighteval/hostile.py").read_text(), "hostile.py", "exec")
+
+
+def test_lighteval_is_never_answered_from_a_cache(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "lighteval", tmp_path)
+    assert ',cache_dir=$(mktemp -d)" ' in done.command
+    assert export(hostile, "lighteval", tmp_path, base_url="http://x", model="m").command.count("$(mktemp -d)") == 1
+    assert "litellm.cache = None" in (tmp_path / "lighteval/hostile.py").read_text()
+
+
+def test_lighteval_names_the_only_task_of_a_pack_with_one_domain(replay: Pack, hostile: Pack, tmp_path: Path) -> None:
+    """The name before the colon stands for all tasks only where there are several."""
+    assert "'pack_replay:chat|0'" in export(replay, "lighteval", tmp_path).command
+    assert "'pack_hostile|0'" in export(hostile, "lighteval", tmp_path).command
+
+
+# ------------------------------------------------------------------------------------------------ SpecForge
+
+STUBS = {
+    "benchmarker/__init__.py": "",
+    "benchmarker/base.py": """
+class Benchmarker:
+    def __init__(self, num_samples=None, subset=None):
+        self.num_samples, self.subset = num_samples, subset
+""",
+    "benchmarker/registry.py": """
+class Registry(dict):
+    def register(self, name):
+        return lambda cls: self.setdefault(name, cls)
+BENCHMARKS = Registry()
+""",
+    "sglang/__init__.py": """
+def function(f): return f
+def system(text): return ("system", text)
+def user(text): return ("user", text)
+def assistant(gen): return ("assistant", gen)
+def gen(name, max_tokens): return (name, max_tokens)
+""",
+    "sglang/global_config.py": "class global_config: enable_precache_with_tracing = True",
+    "bench_eagle3.py": """
+import json, sys
+from benchmarker.registry import BENCHMARKS
+from sglang.global_config import global_config
+class State(list):
+    def __iadd__(self, one):
+        self.append(one)
+        return self
+def main():
+    out = {"argv": sys.argv[1:], "traced": global_config.enable_precache_with_tracing, "sent": {}}
+    for item in sys.argv[sys.argv.index("--benchmark-list") + 1 :]:
+        if item.startswith("--"):
+            break
+        name, *subset = item.split("::")
+        benchmark = BENCHMARKS[name](subset=subset or None)
+        questions, labels = benchmark.load_data()
+        states = []
+        for q in questions:
+            states.append(State())
+            benchmark.create_sgl_function()(states[-1], **q)
+        out["sent"][item] = states
+        assert all(s[-1][1][0] == benchmark.get_answer_keys()[-1] for s in states)
+        assert len(labels) == len(questions)
+    print(json.dumps(out))
+""",
+}
+
+
+def run_plugin(command: str, stubs: Path) -> dict[str, Any]:
+    """Run a SpecForge command with stand-ins for SpecForge and SGLang."""
+    for name, text in STUBS.items():
+        (stubs / name).parent.mkdir(parents=True, exist_ok=True)
+        (stubs / name).write_text(text)
+    command = command.replace("$SPECFORGE/benchmarks", str(stubs)).replace(" python ", f" {sys.executable} ")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_specforge_plugin_sends_every_turn_with_its_length(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "specforge", tmp_path, base_url="http://localhost:8123", model="m")
+    got = run_plugin(done.command, tmp_path / "stubs")
+    kept = [p for p in hostile if not p.tools and all(m["role"] in ("system", "user") for m in p.messages)]
+    kept = [p for p in kept if sum(m["role"] == "user" for m in p.messages) == 1]
+    assert got["sent"] == {
+        "hostile": [
+            [[m["role"], m["content"]] for m in p.messages] + [["assistant", ["answer_1", asked(p)]]] for p in kept
+        ]
+    }
+    assert got["traced"] is False
+    assert got["argv"][-5:] == ["--host", "localhost", "--port", "8123", "--skip-launch-server"]
+    assert losses(done) == {"tool definitions": 2, "history": 2, "no expected output length": 4}
+
+
+def test_specforge_plugin_runs_one_domain(hostile: Pack, tmp_path: Path) -> None:
+    done = export(hostile, "specforge", tmp_path, base_url="http://localhost:8123", model="m")
+    command = done.command.removesuffix("--benchmark-list hostile") + "--benchmark-list 'hostile::math & logic'"
+    (sent,) = run_plugin(command, tmp_path / "stubs")["sent"].values()
+    ids = [r["id"] for r in json_lines(Path(done.ids)) if r["domain"] == "math & logic"]
+    assert len(sent) == len(ids) > 3
+
+
+def test_specforge_has_a_benchmark_for_each_number_of_turns(replay: Pack, tmp_path: Path) -> None:
+    done = export(replay, "specforge", tmp_path, base_url="http://localhost:8123", model="m")
+    sent = run_plugin(done.command, tmp_path / "stubs")["sent"]
+    ids = {r["reported"]: r["id"] for r in json_lines(Path(done.ids))}
+    prompts = {p.id: p for p in replay}
+    assert {name: len(states) for name, states in sent.items()} == {
+        "replay": 1,
+        "replay-2-turns": 2,
+        "replay-3-turns": 1,
+    }
+    for name, states in sent.items():
+        for i, state in enumerate(states):
+            p = prompts[ids[f"{name}:{i}"]]
+            assert [x for x in state if x[0] != "assistant"] == [[m["role"], m["content"]] for m in p.messages]
+            assert len([x for x in state if x[0] == "assistant"]) == sum(m["role"] == "user" for m in p.messages)

@@ -32,10 +32,12 @@ from promptkit.exporters.hf_dataset import hf_dataset
 from promptkit.exporters.inspect_ai import inspect_ai
 from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
 from promptkit.exporters.load_scripts import k6, locust
+from promptkit.exporters.lighteval import lighteval
 from promptkit.exporters.lm_eval import lm_eval
 from promptkit.exporters.openai_batch import openai_batch
 from promptkit.exporters.promptfoo import promptfoo
 from promptkit.exporters.questions import mt_bench, specdec_bench
+from promptkit.exporters.specforge import specforge
 from promptkit.exporters.sglang import sglang, sglang_agentic_trace
 from promptkit.exporters.trtllm import trtllm
 from promptkit.exporters.vllm import vllm, vllm_multi_turn, vllm_spec_bench, vllm_speed_bench
@@ -93,10 +95,12 @@ EXPORTERS: dict[str, Exporter] = {
     "evalscope": evalscope,
     "hf-dataset": hf_dataset,
     "inspect": inspect_ai,
+    "lighteval": lighteval,
     "lm-eval": lm_eval,
     "mt-bench": mt_bench,
     "promptfoo": promptfoo,
     "specdec-bench": specdec_bench,
+    "specforge": specforge,
 }
 
 

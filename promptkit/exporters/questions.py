@@ -34,31 +34,38 @@ def mt_bench(job: Job) -> Piece:
         note = "AngelSlim sends the first turn only; Spec-Bench, EAGLE and specdec_bench send all"
         losses.append(Loss("later turns (AngelSlim)", several, note))
 
-    def copied_to(data: str) -> str:
-        return job.shell("cp", "-r", job.file(job.name), data) + " && "
+    def command(checkout: str, data: str, module: str, *options: str) -> str:
+        """Copy the questions to where a checkout looks for them by name, and run its module there."""
+        copy = job.shell("cp", "-r", job.file(job.name)) + f' "{checkout}/{data}/"'
+        run = job.shell("python", "-m", module, "--bench-name", job.name, *options, "--base-model-path", "$MODEL")
+        return f'{copy} && cd "{checkout}" && {run} --ea-model-path {DRAFT}'
 
-    models = job.shell("--base-model-path", "$MODEL") + f" --ea-model-path {DRAFT}"
-    spec_bench = job.shell(
-        "python", "-m", "evaluation.inference_eagle3", "--bench-name", job.name, "--model-id", "pack"
-    )
-    eagle = job.shell(
-        "python", "-m", "eagle.evaluation.gen_ea_answer_llama3chat", "--use_eagle3", "--bench-name", job.name
-    )
     angelslim = job.shell(
-        "python", "tools/vllm_spec_benchmark.py", "--dataset", question_file, "--num_prompts", n,
-        "--output_len", str(longest), "--max_num_seqs", str(job.concurrency), "--target_model", "$MODEL",
+        "--dataset", question_file, "--num_prompts", n, "--output_len", str(longest), "--max_num_seqs",
+        str(job.concurrency), "--target_model", "$MODEL",
     )  # fmt: skip
     return Piece(
         files={f"{job.name}/question.jsonl": lines(rows)},
-        command=f"{copied_to('data/')}{spec_bench} {models} --max-new-tokens {longest}",
+        command=command(
+            "$SPEC_BENCH", "data", "evaluation.inference_eagle3", "--model-id", "pack", "--max-new-tokens", str(longest)
+        ),
         losses=losses + lengths,
         ids=[(p.id, str(number(p))) for p in job.prompts],
         notes=[
-            "The command is for a checkout of Spec-Bench, run in its root; $DRAFT is the drafter.",
-            f"EAGLE, in its root: {copied_to('eagle/data/')}{eagle} {models} --max-new-token {longest}"
-            " (it adds a system turn of its own, sends the first question three times more to warm up, and its"
-            " Llama 3 script stops at its own default length whatever is asked for)",
-            f"AngelSlim, in its root: {angelslim} --draft_model {DRAFT} (80 prompts unless told; no chat template)",
+            "$SPEC_BENCH, $EAGLE, $ANGELSLIM and $SPECDEC_BENCH are checkouts, $DRAFT is the drafter.",
+            "EAGLE: "
+            + command(
+                "$EAGLE",
+                "eagle/data",
+                "eagle.evaluation.gen_ea_answer_llama3chat",
+                "--use_eagle3",
+                "--max-new-token",
+                str(longest),
+            )
+            + " (it adds a system turn of its own, sends the first question three times more to warm up, and its Llama"
+            " 3 script stops at its own default length whatever is asked for)",
+            f'AngelSlim: python "$ANGELSLIM/tools/vllm_spec_benchmark.py" {angelslim} --draft_model {DRAFT}'
+            " (80 prompts unless told; no chat template)",
             f"specdec_bench: {_specdec(job, ['--specbench'], question_file, longest)}",
         ],
     )
@@ -92,8 +99,8 @@ def specdec_bench(job: Job) -> Piece:
         losses=losses + lengths,
         ids=[(p.id, p.id) for p in job.prompts],
         notes=[
-            "Run in examples/specdec_bench of NVIDIA's Model-Optimizer; $DRAFT is the drafter, --engine VLLM or SGLANG"
-            " run on other engines.",
+            "$SPECDEC_BENCH is examples/specdec_bench of NVIDIA's Model-Optimizer, $DRAFT the drafter; --engine VLLM or"
+            " SGLANG run on other engines.",
         ],
     )
 
@@ -106,7 +113,7 @@ def number(prompt: PackPrompt) -> int:
 def _specdec(job: Job, flags: Sequence[str], path: str, longest: int) -> str:
     """Return specdec_bench's command: it takes 80 or 480 rows of question files unless told how many."""
     words = job.shell(
-        "python", "run.py", *flags, path, "--num_requests", str(len(job.prompts)), "--output_length", str(longest),
+        *flags, path, "--num_requests", str(len(job.prompts)), "--output_length", str(longest),
         "--concurrency", str(job.concurrency), "--tokenizer", "$MODEL", "--model_dir", "$MODEL",
     )  # fmt: skip
-    return f"{words} --draft_model_dir {DRAFT}"
+    return f'python "$SPECDEC_BENCH/run.py" {words} --draft_model_dir {DRAFT}'
