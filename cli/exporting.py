@@ -89,8 +89,7 @@ def _show(talk: Talk, done: Export, n: int) -> None:
     for path in own or [directory]:
         talk.line(f"file     {path}", paste=True)
     if done.commands:
-        n_domains = some(len(done.commands), "domain")
-        talk.line(f"domains  {directory}/by-domain: {n_domains}, commands in export.json", paste=True)
+        talk.line(f"domains  {directory}/by-domain ({len(done.commands)}; commands: export.json)", paste=True)
     talk.line(f"ids      {done.ids}", paste=True)
     for loss in done.losses:
         talk.pair("loss", f"{loss.count:,} x {loss.what}: {loss.note}", width=9)
