@@ -1,15 +1,19 @@
 """Which k prompts of a pool stand for the whole mix: domain quotas, then the smallest kernel distance under them.
 
-In: F, one feature row per pool prompt (`landmark_features`), and the mean feature of the mix. The squared distance of
-a chosen set S to the mix is |mean of F over S - target|^2, which is MMD^2 up to the error of the features: what they
-do not see is left to chance, so they decide more than the search does (`benchmarks/selection.py`). First kernel
-herding restricted to the pool (Chen, Welling, Smola 2010: error
-O(1/k), where random draws have O(1/sqrt k)): take again and again the prompt that brings the mean of what is chosen
-nearest to the target. Then swap chosen prompts for others of their domain as long as that lowers the distance.
+The squared distance of a chosen set S to the mix is MMD^2 under k(x, y) = the mean of the Gaussian kernels at the
+bandwidths that a score tests. Up to what the mix alone decides it is
 
-Steps run on a few thousand candidates whose inner products fit in memory (4,000 and what joins: 140 MB), so that a
-step costs microseconds. After each round of swaps the rest of the pool is asked, by one product with the gap that is
-left, for prompts that would close it better, and those join. The pool itself is never copied.
+    mean of k(s, s') over S x S  -  2 * mean of m(s) over S,        m(x) = mean of k(x, y) over the mix,
+
+and we hold both exactly: k between all candidates, m of each candidate over every row of the mix. Features of the
+kernel, random or landmark, are cheaper and lead to sets that fit what the features see: past k = 200 plain kernel
+thinning beat them (`benchmarks/selection.py`).
+
+First kernel herding restricted to the pool (Chen, Welling, Smola 2010: error O(1/k), where random draws have
+O(1/sqrt k)): take again and again the prompt that brings the mean of what is chosen nearest to the mix. Then swap
+chosen prompts for others of their domain until no swap helps. That ends in one of many hollows, so a few of the chosen
+are replaced at random and the swaps begin again from there, and what is nearer is kept: this finds deeper ones than
+as many fresh starts do.
 """
 
 from __future__ import annotations
@@ -25,12 +29,11 @@ from promptkit.errors import InputError, UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CANDIDATES = 4000
-ROUNDS = 4
-STARTS = (4, 24)  # fewest, most: swaps end in the nearest hollow, and the deepest is kept; small sets have more of them
-JOINING = 500  # per round
-_DECIMALS = 6  # objectives are rounded before each argmin, so that ties fall to the lower index on every processor
-_WORTH = 1e-5  # a swap must lower |sum of gaps|^2 by this, which is above the noise of float32 products
+CANDIDATES = 4000  # rows of a large pool that are searched, drawn by quota: their kernel takes 64 MB
+KICKS = (400, 8000)  # how often a few of the chosen are replaced at random: the first, or the second over k if fewer
+KICKED = 0.05  # of the chosen, and never fewer than two
+ROUNDS = 5  # of choosing again without what `drop` names
+_WORTH = 1e-6  # a swap must lower half of k^2 MMD^2 by this, which is above the noise of float32 kernels
 
 
 def quotas(shares: Mapping[str, float], k: int, *, available: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -85,93 +88,101 @@ def _at_least_one(out: dict[str, int], share: Mapping[str, float], room: Mapping
                 out[d] = 1
 
 
-def landmark_features(
-    Y: NDArray[Any], *, n_landmarks: int = 2000, n_features: int = 1000, bandwidth2: float | None = None, seed: int = 0
-) -> Callable[[NDArray[Any]], NDArray[np.float32]]:
-    """Return a function X (n, d) -> features (n, at most n_features) float32 of the Gaussian kernel, fitted on Y.
+def kernel(X: NDArray[Any], Y: NDArray[Any], *, bandwidth2: float) -> NDArray[np.float32]:
+    """Return the (n, m) mean of exp(-|x - y|^2 / (2 s bandwidth2)) over s = 1, 1/2 and 1/4, the bandwidths of a score.
 
-    Nystrom features (Williams and Seeger 2001): f(x) = k(x, L) U s^(-1/2), where L are rows drawn from Y and U, s the
-    leading eigenvectors and values of k(L, L), so that f(x).f(y) is the kernel exp(-|x - y|^2 / (2 bandwidth2)) seen
-    through the landmarks. `bandwidth2` defaults to the median squared distance of Y; sets chosen at this bandwidth are
-    as near at a half and a quarter of it. On a coding and agentic mix a pack of 100 chosen with these lies at 0.027
-    from it, with 768 random Fourier features at 0.044, a random draw at 0.058.
+    Sets chosen under the mean of the three are as near or nearer at the first alone than those chosen under it, and
+    hold better on rows that nobody has seen: the wide kernel alone leaves the search in shallower hollows.
     """
-    from scipy.linalg import eigh
-    from threadpoolctl import threadpool_limits
-
     from promptkit import distances
 
-    Y = distances.checked(Y, "Y")
-    b = distances.median_squared_distance(Y) if bandwidth2 is None else bandwidth2
-    rng = np.random.default_rng(seed)
-    L = np.asarray(Y[np.sort(rng.permutation(len(Y))[:n_landmarks])], dtype=np.float32)
-
-    def kernel(X: NDArray[Any]) -> NDArray[np.float32]:
-        K: NDArray[np.float32] = np.exp(distances.squared_distances(np.asarray(X, np.float32), L) / np.float32(-2 * b))
-        return K
-
-    with threadpool_limits(1):
-        leading = (max(0, len(L) - n_features), len(L) - 1)
-        strength, directions = eigh(kernel(L).astype(np.float64), subset_by_index=leading)
-    keep = strength > 1e-6 * strength[-1]  # below, float32 has only noise to offer
-    back = (directions[:, keep] / np.sqrt(strength[keep])).astype(np.float32)
-
-    def features(X: NDArray[Any]) -> NDArray[np.float32]:
-        out = np.empty((len(X), back.shape[1]), np.float32)
-        with threadpool_limits(1):
-            for i in range(0, len(X), 2048):
-                out[i : i + 2048] = kernel(X[i : i + 2048]) @ back
-        return out
-
-    return features
+    K: NDArray[np.float32] = distances.squared_distances(np.asarray(X, np.float32), np.asarray(Y, np.float32))
+    K *= np.float32(-0.5 / bandwidth2)
+    np.exp(K, out=K)  # at s; its square is the one at s / 2, the square of that at s / 4
+    square = K * K
+    K += square
+    square *= square
+    K += square
+    K /= np.float32(3)
+    return K
 
 
 def select(
-    F: NDArray[Any],
-    target: NDArray[Any],
+    X: NDArray[Any],
+    mix: NDArray[Any],
     *,
     k: int,
     domains: Sequence[str],
+    weights: NDArray[Any] | None = None,
+    bandwidth2: float | None = None,
     quotas: Mapping[str, int] | None = None,
     extra: NDArray[Any] | None = None,
     extra_target: NDArray[Any] | None = None,
     groups: NDArray[Any] | None = None,
     exclude: NDArray[Any] | None = None,
+    drop: Callable[[NDArray[np.int64]], Sequence[int]] | None = None,
     seed: int = 0,
 ) -> NDArray[np.int64]:
-    """Return the indices, ascending, of `k` pool rows whose mean feature is as near `target` as quotas allow.
+    """Return the indices, ascending, of `k` pool rows that are as near to the mix as quotas allow.
 
-    F : ndarray (n, D) float32, features of the pool.  target : ndarray (D,), mean feature of the mix.
-    domains : n names.  quotas : domain -> count (as `quotas` gives; a domain that holds fewer hands the rest on);
-    None: no quotas.  extra, extra_target : (n, e) and (e,), further features (lengths, turns, tools), already scaled
-    to the weight they shall have.  groups : (n,) ids of near-duplicates, of which at most one is taken.
-    exclude : (n,) bool, rows that must not be taken (leaks).
+    X : ndarray (n, d), the pool.  mix : ndarray (m, d), rows of the mix, which count by `weights` (m,) or alike.
+    bandwidth2 : None: the median squared distance of the mix.  domains : n names.  quotas : domain -> count (as
+    `quotas` gives; a domain that holds fewer hands the rest on); None: no quotas.  extra, extra_target : (n, e) and
+    (e,), features (lengths, turns, tools) whose mean shall be near the target too, scaled to the weight they shall
+    have.  groups : (n,) ids of near-duplicates, of which at most one is taken.  exclude : (n,) bool, rows that must
+    not be taken (leaks).  drop : asked which of the indices chosen must go after all; without them we choose again.
 
     Fewer than k indices come back where the pool holds fewer distinct prompts in the domains asked for. Deterministic
-    for a seed, which only decides which rows are candidates from the start when the pool is larger than 4,000.
+    for a seed, which decides the kicks, and which rows of a large pool are candidates.
     """
-    n = len(F)
+    from threadpoolctl import threadpool_limits
+
+    from promptkit import distances
+
+    X, mix = distances.checked(X, "pool"), distances.checked(mix, "mix")
+    n = len(X)
     if n != len(domains) or (groups is not None and len(groups) != n) or (exclude is not None and len(exclude) != n):
-        raise InputError(f"selection: {n} feature rows, {len(domains)} domains; expected as many groups and marks")
+        raise InputError(f"selection: {n} pool rows, {len(domains)} domains; expected as many groups and marks")
     if k < 1:
         raise UsageError(f"k is {k}", hint="give a number of prompts above 0")
-    if not np.isfinite(target).all():
-        raise InputError("selection: the target holds NaN or infinity", hint="check the embedder")
     labels = np.array(domains if quotas is not None else ["all"] * n, dtype=object)
     group = np.unique(groups, return_inverse=True)[1] if groups is not None else np.arange(n)
     free = np.ones(n, dtype=bool) if exclude is None else ~np.asarray(exclude, dtype=bool)
     free &= _in_domain_of_group(labels, group, free)
     names, label = np.unique(labels.astype(str), return_inverse=True)
-    available = {d: len(np.unique(group[free & (label == i)])) for i, d in enumerate(names.tolist())}
-    wanted = _feasible({"all": k} if quotas is None else quotas, k, available)
-    quota = np.array([wanted.get(d, 0) for d in names.tolist()], dtype=np.int64)
+    rng = np.random.default_rng(seed)
+
+    def quota_of(free: NDArray[np.bool_]) -> NDArray[np.int64]:
+        available = {d: len(np.unique(group[free & (label == i)])) for i, d in enumerate(names.tolist())}
+        wanted = _feasible({"all": k} if quotas is None else quotas, k, available)
+        return np.array([wanted.get(d, 0) for d in names.tolist()], dtype=np.int64)
+
+    quota = quota_of(free)
     if not quota.sum():
         return np.empty(0, dtype=np.int64)
-    from threadpoolctl import threadpool_limits
-
-    search = _Search(F, target, extra, extra_target, label, group, free, quota)
+    pool = _candidates(quota, label, group, free, rng)
     with threadpool_limits(1):  # sums in one order, whatever the number of cores
-        return search.run(np.random.default_rng(seed))
+        b = distances.median_squared_distance(mix) if bandwidth2 is None else bandwidth2
+        G = kernel(X[pool], X[pool], bandwidth2=b)
+        toward = _mean_kernel(X[pool], mix, weights, b)
+        if extra is not None:
+            E = np.asarray(extra[pool], np.float32)
+            G += E @ E.T
+            toward += E @ (np.zeros(E.shape[1]) if extra_target is None else np.asarray(extra_target, np.float64))
+        open_ = np.ones(len(pool), dtype=bool)
+        for _ in range(ROUNDS):
+            search = _Search(G, toward, label[pool], group[pool], open_, quota)
+            chosen = np.sort(pool[search.run(rng)])
+            gone = np.asarray([] if drop is None else drop(chosen), np.int64)
+            if not len(gone):
+                return chosen
+            open_ &= ~np.isin(pool, gone)
+            left = np.zeros(n, dtype=bool)
+            left[pool[open_]] = True
+            quota = quota_of(left)
+            if not quota.sum():
+                return np.empty(0, dtype=np.int64)
+        return np.setdiff1d(chosen, gone)
 
 
 def _feasible(wanted: Mapping[str, int], k: int, available: Mapping[str, int]) -> dict[str, int]:
@@ -186,160 +197,147 @@ def _in_domain_of_group(labels: NDArray[Any], group: NDArray[Any], free: NDArray
     return np.array([free[i] and first.setdefault(g, labels[i]) == labels[i] for i, g in enumerate(group.tolist())])
 
 
+def _candidates(
+    quota: NDArray[np.int64],
+    label: NDArray[np.int64],
+    group: NDArray[np.int64],
+    free: NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return the free rows, domain by domain, or a random part in proportion to its quota where there are many."""
+    k = int(quota.sum())
+    size = max(CANDIDATES, 2 * k)
+    kept = []
+    for d, q in enumerate(quota.tolist()):
+        own = np.flatnonzero(free & (label == d)) if q else np.empty(0, np.int64)
+        most = max(200, -(-size * q // k))
+        if len(own) > most:
+            # One row per group first, so that quotas can be filled whatever the draw.
+            own = rng.permutation(own)
+            _, first = np.unique(group[own], return_index=True)
+            own = np.sort(own[np.sort(first)][:most])
+        kept.append(own)
+    return np.concatenate(kept)
+
+
+def _mean_kernel(X: NDArray[Any], mix: NDArray[Any], weights: NDArray[Any] | None, b: float) -> NDArray[np.float64]:
+    w = np.ones(len(mix)) if weights is None else np.asarray(weights, np.float64)
+    w = w / w.sum()
+    out = np.zeros(len(X))
+    for i in range(0, len(mix), 1024):  # blocks that stay near the processor
+        out += kernel(X, mix[i : i + 1024], bandwidth2=b) @ w[i : i + 1024]
+    return out
+
+
 class _Search:
-    """Candidates, their inner products, and the chosen set while it is searched."""
+    """The chosen set while it is searched: places of candidates, which come domain by domain.
+
+    What a swap of i for j changes of k^2 MMD^2, halved, is cost[j] - G[i, j] - (cost[i] - G[i, i]), where
+    cost[x] = sum of G[x, chosen] + G[x, x] / 2 - k * toward[x].
+    """
 
     def __init__(
         self,
-        F: NDArray[Any],
-        target: NDArray[Any],
-        extra: NDArray[Any] | None,
-        extra_target: NDArray[Any] | None,
+        G: NDArray[np.float32],
+        toward: NDArray[np.float64],
         label: NDArray[np.int64],
         group: NDArray[np.int64],
-        free: NDArray[np.bool_],
+        open_: NDArray[np.bool_],
         quota: NDArray[np.int64],
     ) -> None:
-        self.F, self.extra = F, extra
-        self.label, self.group, self.free, self.quota = label, group, free & (quota[label] > 0), quota
+        self.G, self.toward, self.label, self.group, self.open, self.quota = G, toward, label, group, open_, quota
         self.k = int(quota.sum())
-        parts = [np.asarray(target, np.float64)]
-        if extra is not None:
-            parts.append(np.asarray(np.zeros(extra.shape[1]) if extra_target is None else extra_target, np.float64))
-        self.target = np.concatenate(parts)
-
-    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        parts = [self.F[indices]] if self.extra is None else [self.F[indices], self.extra[indices]]
-        return np.concatenate(parts, axis=1, dtype=np.float32)
+        self.norm = np.diag(G).astype(np.float64)
+        ends = np.cumsum(np.bincount(label, minlength=len(quota)))
+        self.own = [slice(int(e - c), int(e)) for e, c in zip(ends, np.diff(ends, prepend=0), strict=True)]
+        by_group = np.argsort(group, kind="stable")
+        bounds = np.searchsorted(group[by_group], group, "left"), np.searchsorted(group[by_group], group, "right")
+        self.twins = [by_group[a:b] for a, b in zip(*bounds, strict=True)]  # of each candidate, itself among them
 
     def run(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        pool = self._first_candidates(rng)
-        room = len(pool) + ROUNDS * (JOINING + len(self.quota))
-        V = np.empty((room, len(self.target)), np.float32)
-        G = np.empty((room, room), np.float32)
-        m = self._join(V, G, 0, pool)
-        starts = [self._herd(pool, V[:m], G[:m, :m])]
-        starts += [self._draw(pool, rng) for _ in range(min(STARTS[1], max(STARTS[0], 600 // self.k)) - 1)]
-        best: tuple[float, NDArray[np.int64]] | None = None
-        for start in starts:
-            found = self._swap(pool, V[:m], G[:m, :m], start)
-            value = round(self._distance2(V[found]), _DECIMALS + 3)
-            if best is None or value < best[0]:
-                best = value, found
-        assert best is not None
-        chosen = best[1]
-        for _ in range(ROUNDS):
-            new = self._joining(pool, V[chosen])
-            if not len(new):
-                break
-            m = self._join(V, G, m, new)
-            pool = np.concatenate([pool, new])
-            chosen = self._swap(pool, V[:m], G[:m, :m], chosen)
-        return np.sort(pool[chosen])
+        best = self._swap(self._herd())
+        value = self._value(best)
+        for _ in range(min(KICKS[0], KICKS[1] // self.k)):
+            chosen = self._swap(self._kick(best, rng))
+            lower = self._value(chosen)
+            if lower < value - _WORTH:
+                best, value = chosen, lower
+        return best
 
-    def _join(self, V: NDArray[np.float32], G: NDArray[np.float32], m: int, new: NDArray[np.int64]) -> int:
-        """Write the vectors and inner products of new candidates behind the first m; return how many there are now."""
-        n = m + len(new)
-        V[m:n] = self.rows(new)
-        G[m:n, :n] = V[m:n] @ V[:n].T
-        G[:m, m:n] = G[m:n, :m].T
-        return n
+    def _value(self, chosen: NDArray[np.int64]) -> float:
+        """Return half of k^2 MMD^2, up to what no choice changes."""
+        k = len(chosen)
+        return float(self.G[np.ix_(chosen, chosen)].sum(dtype=np.float64) / 2 - k * self.toward[chosen].sum())
 
-    def _distance2(self, S: NDArray[np.float32]) -> float:
-        gap = S.mean(axis=0, dtype=np.float64) - self.target
-        return float(gap @ gap)
-
-    def _first_candidates(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return all free rows of each domain, or a random part in proportion to its quota where there are many."""
-        size = max(CANDIDATES, 2 * self.k)
-        kept = []
-        for d, q in enumerate(self.quota.tolist()):
-            own = np.flatnonzero(self.free & (self.label == d))
-            most = max(200, -(-size * q // self.k))
-            if len(own) > most:
-                # One row per group first, so that quotas can be filled whatever the draw.
-                own = rng.permutation(own)
-                _, first = np.unique(self.group[own], return_index=True)
-                own = own[np.sort(first)][:most]
-            kept.append(own)
-        return np.sort(np.concatenate(kept))
-
-    def _herd(self, pool: NDArray[np.int64], V: NDArray[np.float32], G: NDArray[np.float32]) -> NDArray[np.int64]:
-        toward = (V @ self.target.astype(np.float32)).astype(np.float64)
-        norm = np.diag(G).astype(np.float64)
-        label, group = self.label[pool], self.group[pool]
+    def _herd(self) -> NDArray[np.int64]:
         left = self.quota.copy()
-        open_ = np.ones(len(pool), dtype=bool)
-        total = np.zeros(len(pool))  # inner products with the sum of what is chosen
+        shut = ~self.open | (left[self.label] == 0)
+        total = self.norm / 2
         out: list[int] = []
         while len(out) < self.k:
-            value = np.round(2 * total - 2 * (len(out) + 1) * toward + norm, _DECIMALS)
-            value[~open_ | (left[label] == 0)] = np.inf
-            best = int(np.argmin(value))
+            value = total - (len(out) + 1) * self.toward
+            value[shut] = np.inf
+            best = _first_least(value)
             if not np.isfinite(value[best]):
                 break
             out.append(best)
-            left[label[best]] -= 1
-            open_ &= group != group[best]
-            total += G[best]
+            d = int(self.label[best])
+            left[d] -= 1
+            shut[self.twins[best]] = True
+            if left[d] == 0:
+                shut[self.own[d]] = True
+            total += self.G[best]
         return np.array(out, dtype=np.int64)
 
-    def _draw(self, pool: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return a random choice under the same quotas."""
-        left = self.quota.copy()
-        seen: set[int] = set()
-        out = []
-        for i in rng.permutation(len(pool)).tolist():
-            d, g = int(self.label[pool[i]]), int(self.group[pool[i]])
-            if left[d] and g not in seen:
-                left[d] -= 1
-                seen.add(g)
-                out.append(i)
-        return np.array(out, dtype=np.int64)
+    def _kick(self, chosen: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return the choice with a few of its rows replaced by random ones of their domain."""
+        out: NDArray[np.int64] = chosen.copy()
+        shut = self._shut(out)
+        few = min(len(out), max(2, math.ceil(KICKED * len(out))))
+        for place in rng.permutation(len(out))[:few].tolist():
+            own = self.own[self.label[out[place]]]
+            free = np.flatnonzero(~shut[own])
+            if len(free):
+                out[place] = own.start + free[rng.integers(len(free))]
+                shut[self.twins[out[place]]] = True
+        return out
 
-    def _swap(
-        self, pool: NDArray[np.int64], V: NDArray[np.float32], G: NDArray[np.float32], chosen: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _shut(self, chosen: NDArray[np.int64]) -> NDArray[np.bool_]:
+        shut = ~self.open
+        shut[np.concatenate([self.twins[i] for i in chosen.tolist()])] = True
+        return shut
+
+    def _swap(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give each chosen row in turn to the candidate of its domain that closes the gap best, until none does."""
+        chosen, G = chosen.copy(), self.G
         k = len(chosen)
-        toward = k * (V @ self.target.astype(np.float32)).astype(np.float64)
-        norm = np.diag(G).astype(np.float64)
-        label, group = self.label[pool], self.group[pool]
-        own = {d: np.flatnonzero(label == d) for d in np.unique(label[chosen]).tolist()}
-        taken = np.zeros(int(self.group.max()) + 1, dtype=bool)
-        taken[group[chosen]] = True
-        chosen = chosen.copy()
-        total = G[chosen].sum(axis=0, dtype=np.float64)
-        for _ in range(30):
-            moved = False
-            for place in range(k):
-                i = int(chosen[place])
-                others = own[int(label[i])]
-                value = 2 * (total[others] - G[i, others] - toward[others]) + norm[others]
-                here = value[np.searchsorted(others, i)]
-                value[taken[group[others]] & (group[others] != group[i])] = np.inf
-                best = int(np.argmin(np.round(value, _DECIMALS)))
-                if value[best] < here - _WORTH:
-                    j = int(others[best])
-                    chosen[place] = j
-                    taken[group[i]], taken[group[j]] = False, True
-                    total += G[j].astype(np.float64) - G[i]
-                    moved = True
-            if not moved:
+        cost = G[chosen].sum(axis=0, dtype=np.float64) + self.norm / 2 - k * self.toward
+        shut = self._shut(chosen)
+        idle, place = 0, 0
+        for _ in range(30 * k):
+            if idle == k:
                 break
+            i = int(chosen[place])
+            own = self.own[self.label[i]]
+            value = cost[own] - G[i, own]
+            here = value[i - own.start]
+            value[shut[own]] = np.inf
+            for twin in self.twins[i].tolist():  # may take its twin's place
+                if self.open[twin]:
+                    value[twin - own.start] = cost[twin] - G[i, twin]
+            best = _first_least(value)
+            idle += 1
+            if value[best] < here - _WORTH:
+                j = chosen[place] = own.start + best
+                shut[self.twins[i]] = ~self.open[self.twins[i]]
+                shut[self.twins[j]] = True
+                cost += G[j]
+                cost -= G[i]
+                idle = 0
+            place = (place + 1) % k
         return chosen
 
-    def _joining(self, pool: NDArray[np.int64], S: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the rows outside the candidates that point most against the gap, per domain by quota."""
-        gap = S.mean(axis=0, dtype=np.float64) - self.target
-        D = self.F.shape[1]
-        pull = self.F @ gap[:D].astype(np.float32)
-        if self.extra is not None:
-            pull = pull + self.extra @ gap[D:].astype(np.float32)
-        outside = self.free.copy()
-        outside[pool] = False
-        new = []
-        for d, q in enumerate(self.quota.tolist()):
-            own = np.flatnonzero(outside & (self.label == d))
-            new.append(own[np.argsort(np.round(pull[own], _DECIMALS), kind="stable")[: -(-JOINING * q // self.k)]])
-        return np.concatenate(new)
+
+def _first_least(value: NDArray[np.float64]) -> int:
+    """Return the first place whose value is the least but for noise: ties fall alike on every processor."""
+    return int(np.argmax(value <= value.min() + _WORTH))
