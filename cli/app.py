@@ -29,7 +29,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 SEED = click.IntRange(0, 2**32 - 1)
 COMMANDS = {  # name -> module that defines it; loaded when needed, so that --help of one costs that one
     "inspect": "reading", "detokenize": "reading", "build": "building", "score": "scoring", "export": "exporting",
-    "verify": "packs", "diff": "packs", "list": "packs", "report": "packs", "doctor": "doctor",
+    "reweight": "reweighting", "verify": "packs", "diff": "packs", "list": "packs", "report": "packs",
+    "doctor": "doctor",
 }  # fmt: skip
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from promptkit.pipeline import inspect as inspect
     from promptkit.reference import Reference as Reference
     from promptkit.reference import load_reference as load_reference
+    from promptkit.reweighting import Reweighted as Reweighted
+    from promptkit.reweighting import reweight as reweight
     from promptkit.scoring import Score as Score
     from promptkit.scoring import score as score
 
@@ -39,6 +41,7 @@ _WHERE = {
     "Prompt": "conversation",
     "PromptkitError": "errors",
     "Reference": "reference",
+    "Reweighted": "reweighting",
     "Score": "scoring",
     "build": "pipeline",
     "detokenize": "pipeline",
@@ -47,6 +50,7 @@ _WHERE = {
     "load_pack": "pack",
     "load_reference": "reference",
     "read_candidates": "candidates",
+    "reweight": "reweighting",
     "score": "scoring",
     "verify": "pack",
 }
@@ -57,6 +61,7 @@ __all__ = [
     "Prompt",
     "PromptkitError",
     "Reference",
+    "Reweighted",
     "Score",
     "__version__",
     "build",
@@ -66,6 +71,7 @@ __all__ = [
     "load_pack",
     "load_reference",
     "read_candidates",
+    "reweight",
     "score",
     "verify",
 ]

@@ -30,6 +30,7 @@ FLOORS = {
     "promptkit.selection": 4,
     "promptkit.packing": 4,
     "promptkit.collect": 4,
+    "promptkit.containers": 4,
     "promptkit.frames": 4,
     "promptkit.holdout": 4,
     "promptkit.requests": 4,
