@@ -11,10 +11,19 @@ import json
 import runpy
 import sys
 import types
+from importlib import import_module
+from importlib.util import find_spec
 
 from compare import arguments, expected, jsonl, judge, words
-from sglang.lang.backend.base_backend import BaseBackend
-from sglang.lang.chat_template import get_chat_template
+
+# The frontend alone: importing the package imports GPU kernels, which a machine without one may lack.
+(where,) = find_spec("sglang").submodule_search_locations
+sys.modules["sglang"] = types.ModuleType("sglang")
+sys.modules["sglang"].__path__ = [where]
+api = import_module("sglang.lang.api")
+sys.modules["sglang"].__dict__.update({n: getattr(api, n) for n in ("function", "system", "user", "assistant", "gen")})
+BaseBackend = import_module("sglang.lang.backend.base_backend").BaseBackend
+get_chat_template = import_module("sglang.lang.chat_template").get_chat_template
 
 
 class Benchmarker:
