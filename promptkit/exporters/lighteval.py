@@ -20,16 +20,17 @@ TASK = '''\
 """Prompts of a promptkit pack for LightEval. Written by `promptkit export`; its rows lie beside this file."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 
 from lighteval.metrics.metrics import Metrics
-from lighteval.models.endpoints import litellm_model
 from lighteval.tasks.lighteval_task import LightevalTaskConfig
 from lighteval.tasks.requests import Doc
 
 DOMAINS = @DOMAINS@
-litellm_model.litellm.cache = None  # a second run would be answered from it
+if client := sys.modules.get("lighteval.models.endpoints.litellm_model"):
+    client.litellm.cache = None  # a second run would be answered from it
 
 
 class PackDoc(Doc):

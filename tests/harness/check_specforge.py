@@ -23,7 +23,10 @@ sys.modules["sglang"].__path__ = [where]
 api = import_module("sglang.lang.api")
 sys.modules["sglang"].__dict__.update({n: getattr(api, n) for n in ("function", "system", "user", "assistant", "gen")})
 BaseBackend = import_module("sglang.lang.backend.base_backend").BaseBackend
-get_chat_template = import_module("sglang.lang.chat_template").get_chat_template
+ChatTemplate = import_module("sglang.lang.chat_template").ChatTemplate
+MARKED = {
+    role: (f"\0{role}\1", "\2") for role in ("system", "user", "assistant")
+}  # so that the text can be taken apart
 
 
 class Benchmarker:
@@ -49,12 +52,13 @@ class Recorder(BaseBackend):
         self.calls = []
 
     def get_chat_template(self):
-        return get_chat_template("default")
+        return ChatTemplate("marked", None, MARKED)
 
     def generate(self, s, sampling_params):
-        said = [{"role": m["role"], "content": m["content"]} for m in s.messages_]
-        user = {"role": s.cur_role, "content": s.text_} if s.cur_role == "user" else None
-        self.calls.append((said + ([user] if user else []), sampling_params.max_new_tokens))
+        *turns, opened = s.text_.split("\2")
+        assert opened == MARKED["assistant"][0], opened
+        said = [dict(zip(("role", "content"), turn.removeprefix("\0").split("\1"), strict=True)) for turn in turns]
+        self.calls.append((said, sampling_params.max_new_tokens))
         return "ok", {"completion_tokens": 1}
 
 
