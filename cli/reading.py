@@ -111,6 +111,7 @@ def inspect_command(talk: Talk, directory: str, **options: Any) -> int:
         show_sources(talk, found.sources)
         talk.line()
         show_tokenizer(talk, found.tokenizer, found.template)
+        show_containers(talk, getattr(found, "containers", ()))
         if found.sample:
             show_sample(talk, found.sample)
         show_account(talk, found.account)
@@ -187,6 +188,30 @@ def show_tokenizer(talk: Talk, tokenizer: dict[str, Any] | None, template: dict[
     talk.pair("template", template.get("name") or "none known: turns come from loss masks, or a row is one blob")
     for text in [lines] if isinstance(lines, str) else lines:
         talk.pair("", f"- {text}")
+
+
+KEYS = 8  # columns shown of a container; --json lists all
+
+
+def show_containers(talk: Talk, containers: Iterable[dict[str, Any]]) -> None:
+    """Print for each source and container its columns, its mask, its template and the beginning of one row."""
+    for c in containers:
+        talk.heading(f"{c['source']}, {c['format']}")
+        keys = [f"{k['name']} {k['type']}" for k in c["keys"]]
+        more = [f"and {len(keys) - KEYS} more"] if len(keys) > KEYS else []
+        talk.pair("  columns", "; ".join([*keys[:KEYS], *more]) or "not stated")
+        if mask := c.get("mask"):
+            field = f"{mask['field']}: " if mask["field"] else ""
+            n = mask["runs_per_row"]
+            runs = f"{mask['supervised_share']:.1%} supervised, {n:g} run{'s' * (n != 1)} a row"
+            talk.pair("  mask", field + "; ".join(x for x in (runs, mask["convention"]) if x))
+        if c.get("template"):
+            talk.pair("  template", f"{c['template']}, {c['template_share']:.1%} of its turn markers in place")
+        messages = (c["sample"] or {}).get("messages") or ()
+        width = min(talk.out.width, 100) - 22
+        for label, m in zip(("  one row", "", ""), messages, strict=False):
+            text = m["content"] or m.get("reasoning") or "(a tool call)"
+            talk.pair(label, f"{m['role']:<10} {snippet(text, width)}")
 
 
 def show_sample(talk: Talk, sample: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ class Opened:
     shards: list[readers.Shard]
     # with what the tokenizer tells the readers of headerless ids
     limits: readers.Limits = field(default_factory=readers.Limits)
+    probed_ids: bool = True  # whether a probe met ids
 
 
 # -------------------------------------------------------------------------------------- opening
@@ -149,7 +150,8 @@ def open_directory(
     if template is None and probes:
         evidence.append("no known chat template fits: turns are taken from loss-mask runs, else one block a row")
     return Opened(
-        tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards, limits=limits
+        tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards, limits=limits,
+        probed_ids=has_ids,
     )  # fmt: skip
 
 
@@ -579,8 +581,14 @@ def refuse_nothing(opened: Opened, summary: Summary) -> None:
     if not sum(c["rows"] for c in summary.sources.values()):
         raise InputError(f"{opened.tree.root}: not one row could be read", hint=_found(full_account(opened, summary)))
     words = opened.tokenizer is not None and opened.tokenizer.encoder.identity[0] == "words"
-    if words and any(c["tokens"] for c in summary.sources.values()):
+    tokens = sum(c["tokens"] for c in summary.sources.values())
+    if words and tokens:
         raise _no_tokenizer(opened.tree)
+    if tokens and not opened.probed_ids and opened.template is None:
+        opened.evidence.append(
+            f"{tokens:,} ids stand in shards among shards of text, which no probe met: their template is not known; "
+            "name it with --template, or put them into a directory of their own"
+        )
 
 
 def identity(tokenizer: Tokenizer | None) -> dict[str, Any] | None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a directory; `sources` are rows of plain values, `account` has one entry per file."""
+    """What is in a directory: `sources` and `containers` are plain values, `account` has one entry per file."""
 
     root: str
     sources: list[dict[str, Any]]
@@ -61,6 +61,7 @@ class Inspection:
     template: dict[str, Any]
     sample: dict[str, Any] | None
     lossy: bool
+    containers: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `inspect --json` prints."""
@@ -89,6 +90,8 @@ def inspect(
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
     summary = collect(opened, sample_size=1, seed=0, processes=processes, limits=limits, progress=progress)
+    from promptkit.containers import containers
+
     first = summary.sample[0]
     shard = opened.shards[first.shard]
     conversation = recover(first.record, opened.tokenizer, opened.template)
@@ -100,6 +103,7 @@ def inspect(
         template={"name": opened.template, "evidence": opened.evidence},
         sample={"shard": shard.path, **_output_row(shard, first.record, conversation)},
         lossy=is_lossy(full_account(opened, summary), max_bad_shards, max_bad_rows),
+        containers=containers(opened),
     )
 
 
