@@ -197,6 +197,11 @@ def _guidellm(values: Values) -> Results | None:
 def _lists(values: Values) -> Results | None:
     """VLLM and SGLang: lists with one entry per request, in the order they were sent."""
     runs = [v for _, v in values if isinstance(v, Mapping) and isinstance(v.get("output_lens"), list)]
+    if not runs and any("request_throughput" in _mapping(v, None) for _, v in values):
+        raise InputError(
+            "results of a whole run, without its requests",
+            hint="run it with --save-result --save-detailed (vLLM), or with --output-details (SGLang)",
+        )
     if not runs or len(runs) != len(values):
         return None
     run = runs[-1]
