@@ -30,6 +30,10 @@ JACCARD = 0.8
 GRAM = 5
 CONTAINED = (8, 13)  # word n-grams whose share is measured
 MIN_SHARE = 0.25  # of 8-grams; a copy with a tenth of its words changed keeps 0.9^8 = 0.43
+# Of 5-grams in one and the same training text: such a copy keeps 0.9^5 = 0.59. Few 8-grams make the share above a
+# gamble for short prompts; one text must hold all of these, so that common phrases of many texts do not add up.
+MIN_SHARE_OF_ONE = 0.3
+MIN_GRAMS = 4  # prompts of fewer than eight words share so many by chance
 BOILERPLATE = 10  # a gram in more distinct training texts is a template's, as in GPT-3's decontamination
 
 # Scripts without spaces (kana, ideographs): a character is a word, else a whole sentence would be one.
@@ -86,8 +90,10 @@ def leaks(
     """Return, for each candidate, what the training texts hold of it: None, or {kind, share, row, ngram_8, ngram_13}.
 
     kind "exact": equal after `normalise` (share 1); "near": Jaccard of word 5-grams >= 0.8 (share is the Jaccard);
-    "ngram": at least `min_share` of its word 8-grams are found in training (share is that part, `ngram_13` the same
-    of 13-grams). `row` is the number of the training text that holds it, the first or the likest.
+    "ngram": at least `min_share` of its word 8-grams are anywhere in training, or 0.3 of its 5-grams in one training
+    text (share is the larger part; `ngram_8` and `ngram_13` are those of 8- and 13-grams). `row` is the number of the
+    training text that holds it, the first or the likest. How much each finds, and how often it is wrong:
+    docs/leakage.md.
 
     A gram in more than ten *distinct* training texts is boilerplate (a system prompt, a tool schema) and counts
     neither for nor against. Distinct is counted by the smallest 5-gram hash of each text, so that twenty rollouts of
@@ -100,12 +106,14 @@ def leaks(
     out: list[dict[str, Any] | None] = []
     for c in range(len(candidates)):
         shares = {f"ngram_{n}": round(index.share(c, n), 6) for n in CONTAINED}
+        part, one = shares[f"ngram_{CONTAINED[0]}"], index.share_of_one(c)
         if c in index.equal:
             kind, share, row = "exact", 1.0, index.equal[c]
         elif c in near:
             kind, (share, row) = "near", near[c]
-        elif shares[f"ngram_{CONTAINED[0]}"] > 0 and shares[f"ngram_{CONTAINED[0]}"] >= min_share:
-            kind, share, row = "ngram", shares[f"ngram_{CONTAINED[0]}"], index.main_row(c)
+        elif one >= max(min_share, MIN_SHARE_OF_ONE) or (part > 0 and part >= min_share):
+            kind, share = "ngram", max(part, one if one >= MIN_SHARE_OF_ONE else 0.0)
+            row = index.main_row(c, GRAM if one >= MIN_SHARE_OF_ONE else CONTAINED[0])
         else:
             out.append(None)
             continue
@@ -282,10 +290,20 @@ class _CandidateIndex:
         own = at[~table.common()[at]]
         return float((table.seen[own] != 0).mean()) if len(own) else 0.0
 
-    def main_row(self, c: int) -> int:
-        """Return the training row that is first to hold most of a candidate's found grams."""
-        table = self.tables[CONTAINED[0]]
-        at = np.searchsorted(table.grams, self.sets[CONTAINED[0]][c])
+    def share_of_one(self, c: int) -> float:
+        """Return the part of a candidate's 5-grams, boilerplate aside, that one training text is the first to hold."""
+        table = self.tables[GRAM]
+        at = np.searchsorted(table.grams, self.sets[GRAM][c])
+        own = at[~table.common()[at]]
+        rows = table.first[own[table.seen[own] != 0]]
+        if len(own) < MIN_GRAMS or not len(rows):
+            return 0.0
+        return float(np.unique(rows, return_counts=True)[1].max() / len(own))
+
+    def main_row(self, c: int, n: int) -> int:
+        """Return the training row that is first to hold most of a candidate's found n-grams."""
+        table = self.tables[n]
+        at = np.searchsorted(table.grams, self.sets[n][c])
         rows = table.first[at[(table.seen[at] != 0) & ~table.common()[at]]]
         values, counts = np.unique(rows, return_counts=True)
         return int(values[counts.argmax()])

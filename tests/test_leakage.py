@@ -145,9 +145,31 @@ def test_a_copy_inside_other_text_is_found_with_its_share(training):
     rng = random.Random(2)
     [found] = leaks([f"{words(rng, 30, 10**6)} {' '.join(training[9].split()[:40])} {words(rng, 30, 10**6)}"], training)
     assert found["kind"] == "ngram"
-    assert found["share"] == pytest.approx(33 / 93)  # 40 copied words hold 33 of the 93 8-grams
+    assert found["share"] == pytest.approx(36 / 96)  # 40 copied words hold 36 of the 96 5-grams
+    assert found["ngram_8"] == pytest.approx(33 / 93)
     assert found["ngram_13"] == pytest.approx(28 / 88)
     assert found["row"] == 9
+
+
+def test_a_short_copy_with_a_tenth_of_its_words_changed_is_found_by_what_one_text_holds():
+    rng = random.Random(9)
+    short = [words(rng, 14) for _ in range(300)]
+    changed = [" ".join("new" if i == 8 else w for i, w in enumerate(t.split())) for t in short]
+    found = leaks(changed, short)
+    assert all(x["ngram_8"] == pytest.approx(1 / 7) for x in leaks(changed, short, min_share=0.0))
+    assert [x["row"] for x in found] == list(range(300))
+    assert {x["share"] for x in found} == {0.5}  # words 0-7 and 9-13 hold 4 + 1 of the ten 5-grams
+
+
+def test_phrases_of_many_texts_do_not_add_up_to_a_leak():
+    rng = random.Random(10)
+    phrases = [words(rng, 6) for _ in range(40)]
+    training = [f"{words(rng, 20)} {p} {words(rng, 20)}" for p in phrases]
+    made = [" ".join(f"{p} {words(rng, 1)}" for p in rng.sample(phrases, 6)) for _ in range(50)]
+    assert leaks(made, training) == [None] * 50
+    assert [x["kind"] for x in leaks([phrases[0] + " " + words(rng, 4)], [*training, phrases[0] + " yes no"])] == [
+        "ngram"
+    ]
 
 
 def test_new_text_is_no_leak(training):
