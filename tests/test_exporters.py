@@ -561,3 +561,18 @@ def test_job_words_survive_the_shell() -> None:
         assert done.stdout.splitlines() == [
             w.replace("$MODEL", env["MODEL"]).replace("$BASE_URL", env["BASE_URL"]) for w in words
         ]
+
+
+# ------------------------------------------------------------------------------------------------ the page
+
+
+def test_the_page_names_every_target_and_shows_its_exact_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = (test_cli.ROOT / "docs" / "exports.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    pack = load_pack(test_cli.ROOT / "corpora" / "coding-agentic")
+    for target in EVERY:
+        assert re.search(rf"^\| .*`{target}`", page, re.MULTILINE), f"{target} is not in the table"
+        command = export(pack, target, template="kimi-k2.5").command
+        assert f"```bash\n{command}\n```" in page, f"docs/exports.md, {target}: {command}"
