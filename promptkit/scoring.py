@@ -242,7 +242,9 @@ def _as_prompt(value: Any, index: int) -> Prompt:
     if isinstance(value, Prompt):
         return value
     if isinstance(value, str):
-        messages = [{"role": "user", "content": value}]
+        from promptkit.encoders import whole
+
+        messages = [{"role": "user", "content": whole(value)}]  # half a surrogate pair becomes U+FFFD, as in files
         return Prompt(prompt_id(messages), messages)
     from promptkit.dialects import BadRow, Row, to_prompt
 
@@ -303,8 +305,12 @@ def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
     texts = [opening(p.messages) for p in prompts]
     ids = reference.tokenizer.encode_batch(texts)
     X = checked(reference.embed(texts, ids=ids), "candidates")
-    if len(X) != len(texts):
-        raise InputError(f"embedder returned {len(X)} vectors for {len(texts)} texts")
+    if X.shape != (len(texts), reference.X.shape[1]):
+        raise InputError(
+            f"embedder returned {len(X)} vectors of {X.shape[1]} dimensions for {len(texts)} texts, expected "
+            f"{len(texts)} of {reference.X.shape[1]} as in the reference",
+            hint="use the embedder, and its version, that the reference was built with",
+        )
     cluster = reference.assign(X)
     units = reference.find_units(texts)
     affinity, likeliest = reference.domain_evidence(texts)
@@ -634,8 +640,8 @@ def _verdict(found: _Set, missing: pl.DataFrame, reference: Reference) -> tuple[
     if found.joint is None:
         rows = len(reference.sample)
         return (
-            f"Cannot tell: the reference has only {rows} rows, too few to say what chance does (100 at least). "
-            f"Distances are given, p-values are not.",
+            f"Cannot tell: the reference has only {rows} row{'s' * (rows != 1)}, too few to say what chance does "
+            f"(100 at least). Distances are given, p-values are not.",
             "unsure",
         )
     parts = _parts(found, missing)
