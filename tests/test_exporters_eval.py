@@ -156,9 +156,9 @@ def test_hf_dataset_loads_whole_and_by_domain(hostile: Pack, tmp_path: Path) -> 
     assert [r["tools"] and json.loads(r["tools"]) for r in got] == [p.tools for p in hostile]
     assert [r["max_tokens"] for r in got] == [asked(p) for p in hostile]
     assert losses(done) == {}
-    one = datasets.load_dataset(where, "math-logic", split="test", cache_dir=cache)
+    one = datasets.load_dataset(where, "math_logic", split="test", cache_dir=cache)
     assert one["id"] == [p.id for p in hostile.by_domain()["math & logic"]]
-    assert set(datasets.get_dataset_config_names(where)) == {"default", "chat", "coding", "math-logic"}
+    assert set(datasets.get_dataset_config_names(where)) == {"default", "chat", "coding", "math_logic"}
 
 
 # ------------------------------------------------------------------------------------------------ Inspect AI
@@ -176,7 +176,7 @@ def test_inspect_carries_everything(hostile: Pack, tmp_path: Path) -> None:
     call = by_id[agentic.id]["input"][2]["tool_calls"][0]
     assert call == {"id": "functions.ls:0", "function": "ls", "arguments": {"path": "."}}
     assert losses(done) == {"no expected output length": 5}
-    compile((tmp_path / "inspect/hostile.py").read_text(), "hostile.py", "exec")
+    compile((tmp_path / "inspect/pack_hostile.py").read_text(), "hostile.py", "exec")
 
 
 def test_inspect_replays_turns_with_equal_shares(replay: Pack, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_inspect_changes_into_the_directory_and_names_the_task_alone(hostile: Pa
     done = export(hostile, "inspect", tmp_path, base_url="http://localhost:9/v1", model="m/x")
     words = shlex.split(done.command)
     assert words[:4] == ["cd", str(tmp_path / "inspect"), "&&", "PACK_API_KEY=${PACK_API_KEY:-none}"]
-    assert words[4:9] == ["inspect", "eval", "hostile.py", "--model", "openai-api/pack/m/x"]
+    assert words[4:9] == ["inspect", "eval", "pack_hostile.py", "--model", "openai-api/pack/m/x"]
     assert "http://localhost:9/v1" in words
 
 
@@ -211,7 +211,11 @@ def test_lm_eval_has_a_task_for_each_domain_under_one_tag(hostile: Pack, tmp_pat
     done = export(hostile, "lm-eval", tmp_path)
     where = tmp_path / "lm-eval"
     kept = [p for p in hostile if not p.tools]
-    got = [row for domain in ("chat", "coding", "math_logic") for row in json_lines(where / f"{domain}.jsonl")]
+    got = [
+        row
+        for domain in ("chat", "coding", "math_logic")
+        for row in json_lines(where / f"pack_hostile__{domain}.jsonl")
+    ]
     assert [(r["id"], json.loads(r["messages"]), r["max_tokens"]) for r in got] == [
         (p.id, p.messages, asked(p)) for p in kept
     ]
@@ -231,12 +235,19 @@ def test_lm_eval_names_never_clash_with_those_of_a_domain_export(hostile: Pack, 
     assert len(set(names)) == len(names)
 
 
-def test_lm_eval_keeps_domains_apart_whose_words_are_equal(tmp_path: Path) -> None:
-    pack = load_pack(
-        write_pack([row([user(d)], domain=d) for d in ("a b", "a&b", "ц")], tmp_path, name="three", version="1.0.0")
-    )
-    export(pack, "lm-eval", tmp_path / "out")
-    assert len(list((tmp_path / "out/lm-eval").glob("*.jsonl"))) == 3 + 1  # ids.jsonl
+@pytest.mark.parametrize("target", OURS)
+def test_labels_may_hold_anything(target: str, tmp_path: Path) -> None:
+    labels = ["../../up", "a b", "a&b", "a_b_2", "default", "ids", 'q"$HOME`id`', "ц", "x" * 300]
+    pack = load_pack(write_pack([row([user(d)], domain=d) for d in labels], tmp_path / "packs", name="odd"))
+    done = export(pack, target, tmp_path / "out")
+    assert len(done.commands) == len(labels)
+    assert len(Path(done.ids).read_bytes().splitlines()) == len(labels)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "packs"]
+    whole = [Path(f) for f in done.files if "by-domain" not in f]
+    if target == "lm-eval":
+        assert sum(f.suffix == ".yaml" for f in whole) == len(labels)
+    if target == "hf-dataset":
+        assert sum(f.suffix == ".parquet" for f in whole) == len(labels)
 
 
 # ------------------------------------------------------------------------------------------------ promptfoo
@@ -304,14 +315,14 @@ def test_lighteval_rows_are_text_that_no_reader_takes_for_a_date(hostile: Pack, 
     ]
     assert all(r["prompt"].startswith('"') for r in got)
     assert losses(done) == {**LEFT_OUT, "no expected output length": 4, "order of sending": len(wanted)}
-    compile((tmp_path / "lighteval/hostile.py").read_text(), "hostile.py", "exec")
+    compile((tmp_path / "lighteval/pack_hostile.py").read_text(), "hostile.py", "exec")
 
 
 def test_lighteval_is_never_answered_from_a_cache(hostile: Pack, tmp_path: Path) -> None:
     done = export(hostile, "lighteval", tmp_path)
     assert ',cache_dir=$(mktemp -d)" ' in done.command
     assert export(hostile, "lighteval", tmp_path, base_url="http://x", model="m").command.count("$(mktemp -d)") == 1
-    assert "litellm.cache = None" in (tmp_path / "lighteval/hostile.py").read_text()
+    assert "litellm.cache = None" in (tmp_path / "lighteval/pack_hostile.py").read_text()
 
 
 def test_lighteval_names_the_only_task_of_a_pack_with_one_domain(replay: Pack, hostile: Pack, tmp_path: Path) -> None:

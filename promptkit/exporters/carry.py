@@ -9,7 +9,10 @@ between them are sent one by one, the model's own answers in between: that is no
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +39,17 @@ def carried(
     n = Counter(reasons)
     left_out = [Loss(why, n[why], note) for why, note in _NOTES.items() if n[why]]
     return kept, [*left_out, *unknown_lengths(kept), *(sent_reasoning(kept) if history else [])]
+
+
+def words(labels: Iterable[str]) -> dict[str, str]:
+    """Return label -> a word of its own of a-z, 0-9 and _, at most 70 long: labels may hold anything."""
+    out: dict[str, str] = {}
+    for label in labels:
+        stem = re.sub(r"[^a-z0-9]+", "_", label.lower())[:64].strip("_") or "none"
+        taken = set(out.values())
+        numbered = (f"{stem}_{n}" for n in itertools.count(2))
+        out[label] = stem if stem not in taken else next(w for w in numbered if w not in taken)
+    return out
 
 
 def user_turns(prompt: PackPrompt) -> list[str]:

@@ -10,9 +10,9 @@ Columns are those of the pack's rows. Messages have one schema for all: `tool_ca
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
+from promptkit.exporters.carry import words
 from promptkit.exporters.job import Job, Piece
 from promptkit.exporters.tables import parquet
 
@@ -26,7 +26,7 @@ def hf_dataset(job: Job) -> Piece:
         return Piece({}, "")
     schema = _schema()
     domains = sorted({p.domain or "" for p in job.prompts})
-    stems = _stems(domains)
+    stems = {d: w if w != "default" else "default_domain" for d, w in words(domains).items()}
     files = {
         f"data/{stems[d]}.parquet": parquet([_row(job, p) for p in job.prompts if (p.domain or "") == d], schema)
         for d in domains
@@ -76,18 +76,6 @@ def _row(job: Job, prompt: PackPrompt) -> dict[str, Any]:
         "expected_output_tokens": prompt.expected_output_tokens, "max_tokens": job.length(prompt),
         "source": prompt.source,
     }  # fmt: skip
-
-
-def _stems(domains: list[str]) -> dict[str, str]:
-    """Return domain -> name of its file and configuration: a word, different for each."""
-    stems: dict[str, str] = {}
-    for domain in domains:
-        stem = word = re.sub(r"[^A-Za-z0-9-]+", "-", domain).strip("-") or "none"
-        n = 2
-        while stem in (*stems.values(), "default"):
-            stem, n = f"{word}-{n}", n + 1
-        stems[domain] = stem
-    return stems
 
 
 def _card(job: Job, stems: dict[str, str]) -> bytes:

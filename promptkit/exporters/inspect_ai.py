@@ -57,7 +57,7 @@ def pack(domain: str | None = None) -> Task:
 
 
 def inspect_ai(job: Job) -> Piece:
-    """Return NAME.jsonl, NAME.py and the command that runs it against an OpenAI-compatible server."""
+    """Return NAME.jsonl, pack_NAME.py and the command that runs it against an OpenAI-compatible server."""
     job, losses = carried(job, system=True, history=True, tools=True, replay=True)
     if not job.prompts:
         return Piece({}, "", losses)
@@ -76,11 +76,11 @@ def inspect_ai(job: Job) -> Piece:
         rows.append({"id": p.id, "input": [_message(m) for m in p.messages], "metadata": metadata, "target": ""})
     task = TASK.replace("@SAMPLES@", json.dumps(f"{job.name}.jsonl"))
     run = job.shell(
-        "inspect", "eval", f"{job.name}.py", "--model", "openai-api/pack/$MODEL", "--model-base-url", "$BASE_URL/v1",
-        "--max-connections", str(job.concurrency), "--max-retries", "0",
+        "inspect", "eval", f"pack_{job.name}.py", "--model", "openai-api/pack/$MODEL",
+        "--model-base-url", "$BASE_URL/v1", "--max-connections", str(job.concurrency), "--max-retries", "0",
     )  # fmt: skip
     return Piece(
-        files={f"{job.name}.jsonl": lines(rows), f"{job.name}.py": task.encode()},
+        files={f"{job.name}.jsonl": lines(rows), f"pack_{job.name}.py": task.encode()},
         command=f"{job.shell('cd', job.directory)} && PACK_API_KEY=${{PACK_API_KEY:-none}} {run}",
         losses=losses + shared_lengths(job),
         ids=[(p.id, p.id) for p in job.prompts],

@@ -1,7 +1,7 @@
 """LightEval: a directory that the data set library reads as rows, and a task file with one task per domain.
 
     NAME/test.jsonl    {"domain": "math", "id": "9f2c...", "max_tokens": 412, "prompt": "\"What is 7 x 8?\""}
-    NAME.py            TASKS_TABLE for --custom-tasks: pack_NAME:DOMAIN
+    pack_NAME.py       TASKS_TABLE for --custom-tasks: pack_NAME:DOMAIN
 
 A prompt is JSON text, because the reader makes dates of strings that look like dates. A task has one generation_size;
 the document of this task file keeps its own instead. LightEval carries one user turn. It answers from two caches: the
@@ -11,9 +11,8 @@ task file switches one off, the command gives the other an empty directory. Trie
 from __future__ import annotations
 
 import json
-import re
 
-from promptkit.exporters.carry import carried, user_turns
+from promptkit.exporters.carry import carried, user_turns, words
 from promptkit.exporters.job import Job, Loss, Piece, lines
 
 TASK = '''\
@@ -76,9 +75,8 @@ def lighteval(job: Job) -> Piece:
         for p in job.prompts
     ]
     domains = sorted({p.domain or "" for p in job.prompts})
-    words = [re.sub(r"[^A-Za-z0-9]+", "_", d).strip("_").lower() or "none" for d in domains]
-    group = "pack_" + (re.sub(r"[^A-Za-z0-9]+", "_", job.name).strip("_").lower() or "none")
-    names = [f"{group}:{w}" if words.count(w) == 1 else f"{group}:{w}_{i}" for i, w in enumerate(words)]
+    group = "pack_" + words([job.name])[job.name]
+    names = [f"{group}:{w}" for w in words(domains).values()]
     task = (
         TASK.replace("@DOMAINS@", json.dumps(dict(zip(names, domains, strict=True))))
         .replace("@ROWS@", json.dumps(job.name))
@@ -90,11 +88,11 @@ def lighteval(job: Job) -> Piece:
     word = job.shell(model + ",api_max_retry=1,cache_dir=")
     cache = word[:-1] + '$(mktemp -d)"' if word.endswith('"') else word + '"$(mktemp -d)"'
     run = job.shell(
-        f"{group if len(names) > 1 else names[0]}|0", "--custom-tasks", job.file(f"{job.name}.py"), "--save-details",
-        "--output-dir", job.directory + "-results",
+        f"{group if len(names) > 1 else names[0]}|0", "--custom-tasks", job.file(f"pack_{job.name}.py"),
+        "--save-details", "--output-dir", job.directory + "-results",
     )  # fmt: skip
     return Piece(
-        files={f"{job.name}/test.jsonl": lines(rows), f"{job.name}.py": task.encode()},
+        files={f"{job.name}/test.jsonl": lines(rows), f"pack_{job.name}.py": task.encode()},
         command=f"lighteval endpoint litellm {cache} {run}",
         losses=losses,
         ids=[(p.id, p.id) for p in job.prompts],

@@ -1,7 +1,7 @@
 """lm-evaluation-harness: a directory for --include_path with one task per domain, all under one tag.
 
     pack_NAME__DOMAIN.yaml   {"task": "pack_NAME__DOMAIN", "tag": "pack_NAME", "class": !function ...}
-    DOMAIN.jsonl             {"domain", "id", "max_tokens", "messages": "[{...}]"}, messages as JSON text
+    pack_NAME__DOMAIN.jsonl  {"domain", "id", "max_tokens", "messages": "[{...}]"}, messages as JSON text
     pack_task.py             the class: output length of each row, messages as they are
 
 A plain YAML task has one output length for all its rows, renders prompts as Jinja and evaluates a numeric one; the
@@ -13,9 +13,8 @@ be carried: requests are grouped by a hash of their options. Tried with 0.4.13.
 from __future__ import annotations
 
 import json
-import re
 
-from promptkit.exporters.carry import carried
+from promptkit.exporters.carry import carried, words
 from promptkit.exporters.job import Job, Loss, Piece, lines
 
 TASK = '''\
@@ -56,18 +55,18 @@ def lm_eval(job: Job) -> Piece:
     job, losses = carried(job, system=True, history=True)
     if not job.prompts:
         return Piece({}, "", losses)
-    tag = "pack_" + _word(job.name)
+    tag = "pack_" + words([job.name])[job.name]
     domains = sorted({p.domain or "" for p in job.prompts})
     files = {"pack_task.py": TASK.encode()}
-    for i, domain in enumerate(domains):
+    for domain, word in words(domains).items():
         prompts = [p for p in job.prompts if (p.domain or "") == domain]
-        name = _word(domain) if [_word(d) for d in domains].count(_word(domain)) == 1 else f"{_word(domain)}_{i}"
+        name = f"{tag}__{word}"
         rows = [
             {"domain": domain, "id": p.id, "max_tokens": job.length(p), "messages": json.dumps(p.messages)}
             for p in prompts
         ]
         files[f"{name}.jsonl"] = lines(rows)
-        files[f"{tag}__{name}.yaml"] = _yaml(f"{tag}__{name}", tag, f"{name}.jsonl")
+        files[f"{name}.yaml"] = _yaml(name, tag, f"{name}.jsonl")
     note = "lm-eval sends requests of one output length together; results come back in the pack's order"
     losses.append(Loss("order of sending", len(job.prompts), note))
     if job.concurrency > 1:
@@ -99,7 +98,3 @@ def _yaml(task: str, tag: str, rows: str) -> bytes:
     return "".join(
         f"{k}: {'!function pack_task.PackTask' if k == 'class' else json.dumps(v)}\n" for k, v in document.items()
     ).encode()
-
-
-def _word(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower() or "none"

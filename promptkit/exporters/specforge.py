@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 
 def specforge(job: Job) -> Piece:
-    """Return NAME.jsonl, the questions, NAME.py, the plug-in, and the command that runs it."""
+    """Return NAME.jsonl, the questions, pack_NAME.py, the plug-in, and the command that runs it."""
     job, losses = carried(job, system=True, replay=True)
     if not job.prompts:
         return Piece({}, "", losses)
@@ -111,11 +111,11 @@ def specforge(job: Job) -> Piece:
         ids.append((p.id, f"{names[turns]}:{seen[turns]}"))
         seen[turns] += 1
     run = job.shell(
-        "python", job.file(f"{job.name}.py"), "--model-path", "$MODEL", "--config-list", f"{job.concurrency},0,0,0",
-        "--benchmark-list", *names.values(),
+        "python", job.file(f"pack_{job.name}.py"), "--model-path", "$MODEL",
+        "--config-list", f"{job.concurrency},0,0,0", "--benchmark-list", *names.values(),
     )  # fmt: skip
     return Piece(
-        files={f"{job.name}.jsonl": lines(rows), f"{job.name}.py": module.encode()},
+        files={f"{job.name}.jsonl": lines(rows), f"pack_{job.name}.py": module.encode()},
         command=f'PYTHONPATH="$SPECFORGE/benchmarks" BASE_URL={job.shell("$BASE_URL")} {run}',
         losses=losses,
         ids=ids,

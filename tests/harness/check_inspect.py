@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as work:
     from inspect_ai.dataset import json_dataset
     from mock_server import Server
 
-    samples = json_dataset(str(Path(task).with_suffix(".jsonl")))
+    samples = json_dataset(Path(task).with_suffix(".jsonl").name.removeprefix("pack_"))
     read = [{"id": s.id, "texts": [m.content for m in s.input]} for s in samples]
     texts = [{**w, "texts": [m["content"] for m in w["messages"]]} for w in want]
     judge("inspect, samples read", [{**r, "max_tokens": 0} for r in read], texts, keys=("id", "texts"))
