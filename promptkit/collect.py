@@ -11,6 +11,7 @@ and not of the text, so that repeated prompts keep their weight.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import heapq
 import itertools
@@ -436,13 +437,19 @@ def _wide(ids: Any) -> bool:
     return bool(len(ids)) and (int(ids.max()) >= 1 << 31 or int(ids.min()) < -(1 << 31))
 
 
+_IO_ERROR = f"cannot be read: {os.strerror(errno.EIO)}"  # as the readers say it; a network disk may mend
+
+
 def stable(work: Callable[[], Summary], plan: Plan, shard: readers.Shard, index: int) -> Summary:
-    """Do `work` on a shard; once more if the file changed meanwhile, then call it failed."""
-    for _ in range(2):
+    """Do `work` on a shard; once more if the file changed meanwhile, twice more where the disk gave an error."""
+    for attempt in range(3):
         before = _stamp(plan, shard)
         out = work()
-        if _stamp(plan, shard) == before:
+        changed = _stamp(plan, shard) != before
+        if not changed and (out.account[index].reason != _IO_ERROR or attempt == 2):
             return out
+        if changed and attempt:
+            break
     entry = readers.FileAccount(
         path=shard.path, status="failed", reason="changed while reading", rows=0, rows_skipped=0, rows_failed=0
     )

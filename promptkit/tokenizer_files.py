@@ -237,7 +237,7 @@ def sentencepiece_to_json(path: Path, data: bytes) -> dict[str, Any]:
                 pieces.append((inner[1].decode("utf-8"), float(score), inner.get(3, 1)))
             elif number == 2 and isinstance(value, bytes):
                 model_type = dict(_fields(value)).get(3, 1)
-    except (ValueError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
         raise InputError(
             f"tokenizer file {path}: not a sentencepiece model ({error!r})", hint="copy it again"
         ) from error

@@ -317,6 +317,26 @@ def test_other_containers_are_named_and_not_opened(data, status, what, tmp_path)
     assert what in entry.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("shard.00000.mds.br", b"\x1bW\x02\xf8\x8d\x94n\xde", "Brotli"),
+        ("shard.00000.mds.snappy", b"\xd8\x04\x14hello \xfe\x06\x00", "Snappy"),
+        ("rows.jsonl", b"\xff\x06\x00\x00sNaPpY\x01\x0a", "Snappy"),
+        ("rows.jsonl", b"\x04\x22\x4d\x18\x64\x40\xa7", "LZ4"),
+    ],
+)
+def test_compressions_that_are_not_read_are_named(name, data, what, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    if ".mds" in name:  # also where an index promises the shard
+        shards = [
+            {"format": "mds", "version": 2, "raw_data": {"basename": "shard.00000.mds"}, "zip_data": {"basename": name}}
+        ]
+        (tmp_path / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    account = {a.path: (a.status, a.reason) for a in find_shards(tmp_path).account}
+    assert account[name] == ("failed", f"packed with {what}, not read: unpack it, or write it with zstd")
+
+
 def test_parquet_inside_gzip_is_named(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(parquet_bytes(ROWS)))
     assert [(a.status, a.reason) for a in find_shards(tmp_path).account] == [

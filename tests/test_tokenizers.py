@@ -297,6 +297,13 @@ def test_any_json_is_a_tokenizer_or_an_input_error(tmp_path_factory: pytest.Temp
         load_tokenizer(path)
 
 
+def test_a_sentencepiece_score_that_is_no_float_is_refused(tmp_path: Path) -> None:
+    """Found by fuzzing: field 2 of a piece as a plain number."""
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x05\x0a\x01a\x10\x00")
+    with pytest.raises(InputError, match="not a sentencepiece model"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_config_with_bad_ids_is_refused(tmp_path: Path) -> None:
     tiny.write_kimi(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"x": {"content": "<a>"}}}')

@@ -21,7 +21,6 @@ from promptkit.readers.npy import BESIDE
 
 MAX_INDEX = 64 << 20
 PACKINGS = {"zstd": "zst", "zst": "zst", "gz": "gz", "bz2": "bz2"}
-UNREAD_PACKINGS = ("br", "snappy")
 
 
 @dataclass(frozen=True, slots=True)

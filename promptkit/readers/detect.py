@@ -23,7 +23,10 @@ from promptkit.readers.widths import ASK, SAMPLE_BYTES, width_of
 HEAD = 512
 JSON_EXTENSIONS = ("json", "jsonl", "ndjson", "traj")
 DATA_EXTENSIONS = ("parquet", "arrow", "feather", "ckpt", "pt", "pth", "pkl", "pickle", "safetensors")
-UNREAD_EXTENSIONS = ("npz", "idx", "tar", "h5", "hdf5", "br", "snappy")
+UNREAD_EXTENSIONS = ("npz", "idx", "tar", "h5", "hdf5")
+# Compressions that MDS and others may use and that are not read; Brotli's first bytes say nothing.
+_UNREAD_PACKINGS = {"br": "Brotli", "snappy": "Snappy", "lz4": "LZ4", "lzo": "LZO"}
+_UNREAD_FRAMES = {b"\xff\x06\x00\x00sNaPpY": "Snappy", b"\x04\x22\x4d\x18": "LZ4"}
 HEADERLESS = ("bin", "npy")  # where the first bytes say nothing, the name does: token ids, as wide as they look
 TORCH_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 # A JSON array begins with a value, a Markdown link does not.
@@ -63,6 +66,8 @@ def detect(path: Path, limits: Limits, told: str = "") -> Verdict:
     """Return the format of a regular file; `told` is what an index says of it. Raises OSError from opening it."""
     with open(path, "rb", buffering=0) as file:
         head = file.read(HEAD)
+        if packed := _unread_packing(path.name, head):
+            return Verdict(status="failed", reason=f"packed with {packed}, not read: unpack it, or write it with zstd")
         if told:
             kind = packing(head)
             return Verdict(f"{told}.{kind}" if kind else told)
@@ -75,22 +80,26 @@ def detect(path: Path, limits: Limits, told: str = "") -> Verdict:
         if kind is None:
             return _detect(path, path.name, head, file, limits)
         rest: Iterator[bytes] = iter(lambda: file.read(1 << 14), b"")
-        name, suffix = path.name, kind
+        name, suffix = path.name.removesuffix(f".{kind}").removesuffix(".bz2").removesuffix(".zstd"), kind
+        damage = None
         try:
             inner, rest = peek(unpack(kind, _chain(head, rest), limits), HEAD)
-            name = name.removesuffix(f".{kind}").removesuffix(".bz2").removesuffix(".zstd")
             if packing(inner) is not None:
                 inner, _ = peek(unpack(packing(inner) or "", rest, limits), HEAD)
-        except BadFile:
-            inner = b""  # cut within its first bytes: the reader will say so
+        except BadFile as error:
+            inner, damage = b"", str(error)  # within its first bytes
         verdict = _detect(path, name, inner, None, limits)
         if not verdict.format:
-            if not inner and _extension(name) in JSON_EXTENSIONS:
-                return Verdict(f"jsonl.{suffix}")
-            return verdict
+            return verdict if damage is None else Verdict(status="failed", reason=damage)
         if verdict.format in ("parquet", "arrow-file", "safetensors", "npz"):
             return Verdict(status="failed", reason=f"{verdict.format} inside {suffix}: unpack it first")
         return Verdict(f"{verdict.format}.{suffix}", note=verdict.note)
+
+
+def _unread_packing(name: str, head: bytes) -> str | None:
+    """Return the name of a compression that is not read, told by magic bytes or, where there are none, by the name."""
+    framed = next((what for magic, what in _UNREAD_FRAMES.items() if head.startswith(magic)), None)
+    return framed or _UNREAD_PACKINGS.get(_extension(name))
 
 
 def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
