@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 sys.path.append(str(ROOT))  # benchmarks/ is not installed
-from benchmarks import power, power_peers, worlds
+from benchmarks import density_ratio, power, power_peers, worlds
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +119,14 @@ def test_mauve_depends_on_the_number_of_rows_and_of_clusters():
     assert mean(400, 16) > 0.95
     assert mean(30, 16) < 0.9 * mean(400, 16)  # n
     assert mean(100, 50) < 0.9 * mean(100, 5)  # clusters
+
+
+def test_density_ratios_are_what_they_say():
+    rng = np.random.default_rng(0)
+    mix, X = rng.standard_normal((200, 3)), rng.standard_normal((40, 3)) + np.repeat([0.0, 3.0], 20)[:, None]
+    brute = [np.log(np.mean([np.exp(-((x - z) ** 2).sum() / 2) for z in mix])) for x in X]
+    np.testing.assert_allclose(density_ratio.log_density(X, mix, 1.0, own=False), brute, rtol=1e-9)
+    left_out = np.log(np.mean([np.exp(-((X[0] - z) ** 2).sum() / 2) for z in X[1:]]))
+    assert density_ratio.log_density(X, X, 1.0, own=True)[0] == pytest.approx(left_out)
+    odds = density_ratio.log_odds(X, mix, 0)
+    assert odds[20:].min() > odds[:20].max()  # what lies beside the mix is told from what lies in it
