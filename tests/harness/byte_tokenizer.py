@@ -50,7 +50,7 @@ def write(directory: Path) -> Path:
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT,
         },
-        "config.json": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 257},
+        "config.json": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 257, **dict.fromkeys(("bos_token_id", "eos_token_id"), 256)},
     }
     for name, document in files.items():
         (directory / name).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import byte_tokenizer
-from compare import arguments, expected, judge, jsonl, words
+from compare import arguments, expected, jsonl, judge, words
 from vllm.benchmarks.datasets import get_samples
 from vllm.benchmarks.serve import add_cli_args
 from vllm.tokenizers import get_tokenizer

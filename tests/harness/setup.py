@@ -29,8 +29,60 @@ BASE = [TORCH, "transformers", "datasets", "aiohttp", "openai", "pandas", "pillo
 
 # What the serving engines import before they come to their benchmark clients. The wheels themselves are installed
 # without their dependencies, most of which are GPU kernels.
-VLLM = ["pybase64", "cbor2", "openai_harmony", "cachetools", "partial_json_parser", "llguidance", "einops", "msgspec"]
-SGLANG = ["pybase64", "compressed_tensors", "gguf", "msgspec", "orjson", "pyzmq", "ipython", "setproctitle"]
+VLLM = [
+    "anthropic",
+    "blake3",
+    "cachetools",
+    "cbor2",
+    "cloudpickle",
+    "depyf",
+    "einops",
+    "fastapi[standard]",
+    "ijson",
+    "jsonschema",
+    "lark",
+    "llguidance",
+    "mcp",
+    "mistral_common",
+    "msgspec",
+    "openai_harmony",
+    "partial_json_parser",
+    "prometheus_client",
+    "prometheus-fastapi-instrumentator",
+    "protobuf",
+    "psutil",
+    "py-cpuinfo",
+    "pybase64",
+    "python-json-logger",
+    "pyyaml",
+    "pyzmq",
+    "regex",
+    "requests",
+    "sentencepiece",
+    "setproctitle",
+    "six",
+    "tiktoken",
+    "uvloop",
+    "watchfiles",
+]
+VLLM_BARE = ["vllm==0.33.0", "xgrammar", "apache-tvm-ffi", "compressed-tensors", "lm-format-enforcer", "outlines_core"]
+SGLANG = ["compressed_tensors", "gguf", "ipython", "msgspec", "orjson", "pybase64", "pyzmq", "setproctitle"]
+SGLANG_BARE = ["sglang==0.5.23", "triton"]
+
+# SGLang imports torchvision, whose wheels need GPU libraries, and its benchmark client never calls it.
+STAND_IN = """class _Name(type):
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _Name(name, (), {})
+"""
+STAND_INS = ["", "io", "utils", "transforms", "transforms/functional", "transforms/v2", "transforms/v2/functional"]
 
 # name -> (packages, packages without their dependencies)
 HARNESSES: dict[str, tuple[list[str], list[str]]] = {
@@ -39,8 +91,8 @@ HARNESSES: dict[str, tuple[list[str], list[str]]] = {
     "promptfoo": ([], []),  # from npm, below
     "guidellm": (["guidellm==0.8.1"], []),
     "aiperf": (["aiperf==0.13.0"], []),
-    "vllm": (VLLM, ["vllm==0.33.0"]),
-    "sglang": (SGLANG, ["sglang==0.5.23", "torchvision"]),
+    "vllm": (VLLM, VLLM_BARE),
+    "sglang": (SGLANG, SGLANG_BARE),
     "evalscope": (["evalscope[perf]==1.14.1"], []),
     "lighteval": (["lighteval==0.13.0"], []),
 }
@@ -114,6 +166,10 @@ def environment(directory: Path, name: str) -> None:
     quiet([*install, "-c", str(constraint), *packages])
     if bare:
         quiet([*install, "-c", str(constraint), "--no-deps", *bare])
+    if name == "sglang":
+        for module in STAND_INS:
+            (site / "torchvision" / module).mkdir(parents=True, exist_ok=True)
+            (site / "torchvision" / module / "__init__.py").write_text(STAND_IN)
 
 
 def promptfoo(where: Path) -> None:
