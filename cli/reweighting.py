@@ -70,8 +70,7 @@ def show(talk: Talk, v: dict[str, Any]) -> None:
     for name, account in (("results", v["joined"]), ("baseline", v["joined"].get("baseline"))):
         if account:
             _show_account(talk, name, account)
-    about = v["kind"] + (f", {v['convention']}" if v["convention"] else "")
-    talk.heading(f"{one_line(v['metric'], 40)} ({about})")
+    talk.heading(one_line(v["metric"], 60) + (f" ({v['convention']})" if v["convention"] else ""))
     rows = [["as measured", *_cells(v["unweighted"]), number(float(v["n"]), 0)]]
     if not v["refused"]:
         rows.append([f"over the mix, by {v['weight']}", *_cells(v["weighted"]), number(v["effective_n"], 0)])

@@ -276,7 +276,7 @@ def _rows(values: Values) -> Results:
             failed = "failed"
         metrics = _numbers({k: v for k, v in value.items() if k not in ID_KEYS})
         rows.append(Result(place, i, metrics, _ids(value), _content(value), _said(failed)))
-    return Results("rows", rows)
+    return Results("table", rows)
 
 
 READERS: tuple[Callable[[Values], Results | None], ...] = (_aiperf, _guidellm, _lists, _lm_eval, _specdec, _rows)

@@ -63,13 +63,15 @@ SMALLER_IS_BETTER = (
 class Reweighted:
     """What results say of a mix. Attributes are the keys of `reweight --json`.
 
-    unweighted, weighted : `mean, low, high` (95 %; None where refused);  domains : per domain `domain, mix_share, n,
-    weight, mean, low, high` and, with a baseline, `difference` (mean, low, high), `p_value` (Holm) and `better`;
+    metric : `column` and `kind`, as "acceptance_length, ratio of sums";  convention : whether the bonus token counts, None
+    for other metrics;  unweighted, weighted : `mean, low, high` (95 %; None where refused);  domains : per domain `domain,
+    mix_share, n, weight, mean, low, high` and, with a baseline, `difference` (mean, low, high), `p_value` (Holm), `better`;
     joined : how rows became prompts, and what became of each row;  missing : strata of the mix without a prompt;
     difference : None, or results less baseline over the mix, with the number of prompts that such a difference needs.
     """
 
     metric: str
+    column: str
     kind: str
     convention: str | None
     n: int
@@ -165,7 +167,8 @@ def _reweight(
     weighted = balancing.estimate(found, _per_prompt(value, found.weights), seed=seed)
     pair = values if len(values) == 2 else None
     return Reweighted(
-        metric=chosen[0].metric,
+        metric=f"{chosen[0].metric}, {chosen[0].kind}",
+        column=chosen[0].metric,
         kind=chosen[0].kind,
         convention=chosen[0].convention,
         n=len(prompts),

@@ -13,8 +13,9 @@ prompts, without replacement, with chances tilted in one of five ways:
     domain   as `label`, by the true domain of the source, which the labeller sees imperfectly
     source   as `cluster`, by source: what is inside a cluster and a domain changes too, which no weight can see
 
-*Bias* of a draw is that of its tilt: what the mean of very many such prompts would be off by. It is known before
-anything is drawn, so draws are not chosen by their outcome. Draws below the least covered share are refused.
+*Bias* of a draw is that of its tilt: what unweighted means of such draws are off by on average (over 200 others; draws
+are without replacement, so a small domain cannot fill one). It does not depend on the draw itself: none is chosen
+by its outcome. Draws below the least covered share are refused.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ BIASES = (0.0, 0.03, 0.05, 0.08, 9.0)  # shares of the truth
 MIXES = "abcdef"
 QUANTITIES = tuple(f"{mode}_4_seed{s}" for mode in ("sampled", "greedy") for s in range(3))
 MIX_ROWS, N_FITTED, DIMENSIONS = 3000, 2250, 32
+OTHERS = 200
 
 
 # --------------------------------------------------------------------------------------------------------- prepare
@@ -160,7 +162,8 @@ def one(d: dict[str, Any], key: tuple[str, str], tilt: str, n: int, rng: np.rand
     weight = side.weights[usable] / side.weights[usable].sum()
     truth = float(weight @ y[usable])
     chance = tilted(weight, {k: v[usable] for k, v in d["strata"].items()}, tilt, rng)
-    bias = abs(float(chance @ y[usable]) - truth) / truth
+    others = np.mean([y[usable[draw(chance, n, rng)]].mean() for _ in range(OTHERS)])
+    bias = abs(float(others) - truth) / truth
     rows = usable[draw(chance, n, rng)]
     mine = Side(side.clusters[rows], side.domains[rows], side.X[rows], np.ones(n))
     found = balance(mine, d["mix"], unseen=d["unseen"])
@@ -217,6 +220,40 @@ def check(results: Path, *, n: int, draws: int, tilts: tuple[str, ...] = TILTS, 
     return out
 
 
+def pooled(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one summary of several: shares by their draws, errors as root mean squares."""
+    parts = [p for p in parts if p["draws"]]
+    n = np.array([p["draws"] for p in parts])
+
+    def of(name: str, power: int = 1) -> float:
+        values = np.array([p[name] for p in parts]) ** power
+        return round(float((n @ values / n.sum()) ** (1 / power)), 4)
+
+    return {
+        "draws": int(n.sum()),
+        **{name: of(name) for name in ("less_error", "inside", "inside_unweighted")},
+        **{name: of(name, 2) for name in ("rmse", "rmse_unweighted")},
+    }
+
+
+def markdown(found: dict[str, dict[str, Any]]) -> str:
+    """Return the table of docs/reweight.md: per n and tilt all draws, and those of a bias of 5 % or more."""
+    lines = [
+        "| n | tilt | draws | error, % (unweighted) | interval covers | bias >= 5 %: draws | less error | covers |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for n, tilts in found.items():
+        rows = [(tilt, s, s["bias 0.05 and more"]) for tilt, s in tilts.items()]
+        some = [s for tilt, s in tilts.items() if tilt != "none"]
+        rows.append(("**any tilt**", pooled(some), pooled([s["bias 0.05 and more"] for s in some])))
+        for tilt, s, biased in rows:
+            error = f"{100 * s['rmse']:.1f} ({100 * s['rmse_unweighted']:.1f})"
+            own = f"{biased['less_error']:.2f} | {biased['inside']:.2f}" if biased["draws"] else "- | -"
+            line = f"| {n} | {tilt} | {s['draws']} | {error} | {s['inside']:.2f} ({s['inside_unweighted']:.2f}) |"
+            lines.append(f"{line} {biased['draws']} | {own} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder that prepare.py wrote: compute reweight_rows.parquet again")
@@ -228,6 +265,7 @@ def main() -> None:
         prepare(args.data, args.out)
     found = {str(n): check(args.out, n=n, draws=args.draws) for n in args.n}
     (args.out / "reweight.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(markdown(found))
     for n, tilts in found.items():
         for tilt, s in tilts.items():
             print(f"n = {n}, tilt by {tilt}: {s['refused']} refused")
