@@ -6,7 +6,7 @@ lighteval/bin/python tests/harness/check_lighteval.py EXPORT_DIRECTORY PACK_DIRE
 from __future__ import annotations
 
 from compare import arguments, expected, judge, words
-from lighteval.data import GenerativeTaskDataset
+from lighteval.models.endpoints import litellm_model as client  # first, as the command does
 from lighteval.tasks.lighteval_task import LightevalTask
 from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.registry import Registry
@@ -20,12 +20,13 @@ spec = next(w for w in command if w.endswith("|0"))
 tasks = Registry(tasks=spec, custom_tasks=str(file)).load_tasks()
 LightevalTask.load_datasets(tasks, 1)
 docs = [doc for task in tasks.values() for doc in task.get_docs()]
-data = GenerativeTaskDataset(requests=docs, num_dataset_splits=1)
+data = client.GenerativeTaskDataset(requests=docs, num_dataset_splits=1)
 manager = PromptManager(use_chat_template=True)
 got = {}
 for split in data.splits_iterator():
-    for doc in split:  # one length for a split, as the model takes it from the first document
+    for doc in data:  # as the client does, which takes a split's length from its first document
         body = {"messages": manager.prepare_prompt_api(doc), "max_tokens": split[0].generation_size}
+        assert doc.specific["id"] not in got, "sent twice"
         got[doc.specific["id"]] = {"id": doc.specific["id"], **body}
         assert not doc.stop_sequences
         assert doc.num_samples == 1
