@@ -20,7 +20,7 @@ import argparse
 import heapq
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -341,10 +341,10 @@ def length_off(data: Data, chosen: Matrix) -> float:
     return float(np.mean([wasserstein_distance(Z[data.pool[chosen], j], Z[:, j]) for j in range(Z.shape[1])]))
 
 
-def measure(data: Data, sizes: Sequence[int], seeds: int) -> list[dict[str, Any]]:
-    """Return one row per size and way: means over the seeds, the most domains lost, processor seconds."""
+def measure(data: Data, sizes: Sequence[int], seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield one row per size and way: means over the seeds, the most domains lost, processor seconds."""
     mix, held = Judge(data.X, data.bandwidth2), Judge(data.held, data.bandwidth2)
-    out = [{"data": data.name, "k": len(data.X), "way": "all of the mix", "mix": 0.0, "held_out": held(data.X)}]
+    yield {"data": data.name, "k": len(data.X), "way": "all of the mix", "mix": 0.0, "held_out": held(data.X)}
     for k in sizes:
         cover = Cover(data.held, k)
         for name, way in WAYS.items():
@@ -357,12 +357,11 @@ def measure(data: Data, sizes: Sequence[int], seeds: int) -> list[dict[str, Any]
                 gap, lost = shares_off(data, chosen)
                 results.append((mix(rows), held(rows), cover(rows), gap, length_off(data, chosen), lost, seconds))
             means = np.mean(results, axis=0)
-            out.append({
+            yield {
                 "data": data.name, "k": k, "way": name, "mix": means[0], "held_out": means[1], "coverage": means[2],
                 "domain_gap": means[3], "length": means[4], "domains_lost": int(np.max(results, axis=0)[5]),
                 "seconds": means[6],
-            })  # fmt: skip
-    return out
+            }  # fmt: skip
 
 
 def main() -> None:
@@ -380,23 +379,23 @@ def main() -> None:
             f"{'mix':<10}{'k':>5}  {'way':<19}{'mix':>7}{'held out':>9}{'cover':>6}{'gap':>6}{'length':>7}{'lost':>5}"
             f"{'s':>6}"
         )
-    for name in filter(None, args.mix.split(",")):
-        data = made_up(np.random.default_rng(0)) if name == "made-up" else shared(name)
-        rows += _shown(measure(data, sizes, args.seeds), args.json) if data else []
-    if args.reference:
-        rows += _shown(measure(of_reference(args.reference), sizes, args.seeds), args.json)
+    names = [name for name in args.mix.split(",") if name] + (["reference"] if args.reference else [])
+    for name in names:
+        if name == "reference":
+            data: Data | None = of_reference(args.reference)
+        else:
+            data = made_up(np.random.default_rng(0)) if name == "made-up" else shared(name)
+        for r in measure(data, sizes, args.seeds) if data else ():
+            rows.append(r)
+            if args.json:
+                continue
+            line = f"{r['data']:<10}{r['k']:>5}  {r['way']:<19}{r['mix']:>7.4f}{r['held_out']:>9.4f}"
+            if "coverage" in r:
+                line += f"{r['coverage']:>6.2f}{r['domain_gap']:>6.3f}{r['length']:>7.3f}{r['domains_lost']:>5}"
+                line += f"{r['seconds']:>6.1f}"
+            print(line, flush=True)
     if args.json:
         print(json.dumps(rows, indent=1))
-
-
-def _shown(rows: list[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
-    for r in [] if as_json else rows:
-        line = f"{r['data']:<10}{r['k']:>5}  {r['way']:<19}{r['mix']:>7.4f}{r['held_out']:>9.4f}"
-        if "coverage" in r:
-            line += f"{r['coverage']:>6.2f}{r['domain_gap']:>6.3f}{r['length']:>7.3f}{r['domains_lost']:>5}"
-            line += f"{r['seconds']:>6.1f}"
-        print(line, flush=True)
-    return rows
 
 
 if __name__ == "__main__":
