@@ -1,13 +1,14 @@
 """Other tests on the sets of `benchmarks.power`, and how far MAUVE depends on its settings.
 
-    python -m benchmarks.power_peers sets.npz [--count 40] [--out peers.json]
+    python -m benchmarks.power_peers sets.npz [--count 40] [--drift-rows 1000] [--out peers.json]
     python -m benchmarks.power_peers sets.npz --mauve [--out mauve.json]
 
 Needs NumPy, SciPy and scikit-learn, and no promptkit, so that it runs in an environment of its own; alibi-detect (with
 torch) and mauve-text are used where they are installed. All tests see the same vectors: those of each set, and as the
 mix the held-out rows, which the vector space was not fitted on (fitted rows lie nearer to each other than new ones do).
 
-    MMDDrift   alibi-detect, Gaussian kernel at the median distance, 100 permutations
+    MMDDrift   alibi-detect, Gaussian kernel at the median distance, 100 permutations; --drift-rows cuts the mix for it,
+               since every answer computes the kernel of all rows anew
     C2ST       logistic regression against 2 n rows of the mix, half for fitting; Mann and Whitney's test of the other
                half's scores: its AUC is 1/2 under the null
     MAUVE      k-means of both sets together (n / 10 clusters, as mauve-text does); 199 permutations of the labels. The
@@ -34,21 +35,24 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("sets", type=Path, metavar="SETS.npz", help="from benchmarks.power --save-sets")
     parser.add_argument("--count", type=int, default=40, help="sets of each kind (the first ones)")
+    parser.add_argument("--drift-rows", type=int, help="rows of the mix for MMDDrift (default: all held-out rows)")
+    parser.add_argument("--shares", help="only these, as 0,0.1,0.25 (default: all)")
     parser.add_argument("--mauve", action="store_true", help="instead: MAUVE by size, clusters and implementation")
     parser.add_argument("--out", type=Path, default=Path("peers.json"))
     o = parser.parse_args(argv)
     with np.load(o.sets) as stored:
         data = {name: stored[name] for name in stored.files}
-    rows = mauve_study(data) if o.mauve else compare(data, o.count)
+    shares = {float(x) for x in o.shares.split(",")} if o.shares else None
+    rows = mauve_study(data) if o.mauve else compare(data, o.count, o.drift_rows, shares)
     o.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(mauve_table(rows) if o.mauve else table(rows))
 
 
-def compare(data: dict[str, Any], count: int) -> list[dict[str, Any]]:
+def compare(data: dict[str, Any], count: int, drift_rows: int | None, shares: Any) -> list[dict[str, Any]]:
     X, Y = (data[name].astype(np.float32) for name in ("vectors", "reference"))
     tests: dict[str, Callable[..., float]] = {"C2ST": c2st, "MAUVE": mauve_test}
     try:
-        tests["MMDDrift"] = mmd_drift()
+        tests["MMDDrift"] = mmd_drift(drift_rows)
     except ImportError as error:
         print(f"MMDDrift is left out: {error}")
     rows = []
@@ -56,10 +60,12 @@ def compare(data: dict[str, Any], count: int) -> list[dict[str, Any]]:
         if "|" not in name:
             continue
         n, kind, share = name.split("|")
+        if shares is not None and float(share) not in shares:
+            continue
         for test, p_of in tests.items():
-            start = time.perf_counter()
+            start = time.process_time()
             p = [p_of(X[at], Y, seed) for seed, at in enumerate(data[name][:count])]
-            took = (time.perf_counter() - start) / len(p)
+            took = (time.process_time() - start) / len(p)
             row = {"n": int(n), "kind": kind, "share": float(share), "test": test, "sets": len(p)}
             rows.append({**row, "power": float((np.array(p) < 0.05).mean()), "seconds": took})
             print(f"{name} {test} {rows[-1]['power']:.2f} ({took:.2f} s)", flush=True)
@@ -69,7 +75,7 @@ def compare(data: dict[str, Any], count: int) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------ the tests
 
 
-def mmd_drift() -> Callable[..., float]:
+def mmd_drift(rows: int | None = None) -> Callable[..., float]:
     from alibi_detect.cd import MMDDrift
     from alibi_detect.utils import frameworks
 
@@ -81,6 +87,7 @@ def mmd_drift() -> Callable[..., float]:
 
     def p_of(X: Any, Y: Any, seed: int) -> float:
         torch.manual_seed(seed)
+        Y = np.random.default_rng(seed).permutation(Y)[:rows]
         detector = MMDDrift(Y, backend="pytorch", n_permutations=100, device="cpu")
         return float(detector.predict(X)["data"]["p_val"])
 
@@ -150,12 +157,12 @@ def mauve_study(data: dict[str, Any], *, times: int = 5) -> list[dict[str, Any]]
     rng, rows = np.random.default_rng(0), []
 
     def measure(what: str, pairs: Any, n: int, k: Any) -> None:
-        start = time.perf_counter()
+        start = time.process_time()
         values = [
             mauve.compute_mauve(p_features=P, q_features=Q, num_buckets=k, verbose=False, seed=s).mauve
             for s, (P, Q) in enumerate(pairs)
         ]
-        took = (time.perf_counter() - start) / len(values)
+        took = (time.process_time() - start) / len(values)
         rows.append({"what": what, "n": n, "k": k, "mean": float(np.mean(values)),
                      "sd": float(np.std(values, ddof=1)), "seconds": took})  # fmt: skip
         print(rows[-1], flush=True)
