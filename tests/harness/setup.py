@@ -29,45 +29,24 @@ BASE = [TORCH, "transformers", "datasets", "aiohttp", "openai", "pandas", "pillo
 
 # What the serving engines import before they come to their benchmark clients. The wheels themselves are installed
 # without their dependencies, most of which are GPU kernels.
+# fmt: off
 VLLM = [
-    "anthropic",
-    "blake3",
-    "cachetools",
-    "cbor2",
-    "cloudpickle",
-    "depyf",
-    "einops",
-    "fastapi[standard]",
-    "ijson",
-    "jsonschema",
-    "lark",
-    "llguidance",
-    "mcp",
-    "mistral_common",
-    "msgspec",
-    "openai_harmony",
-    "partial_json_parser",
-    "prometheus_client",
-    "prometheus-fastapi-instrumentator",
-    "protobuf",
-    "psutil",
-    "py-cpuinfo",
-    "pybase64",
-    "python-json-logger",
-    "pyyaml",
-    "pyzmq",
-    "regex",
-    "requests",
-    "sentencepiece",
-    "setproctitle",
-    "six",
-    "tiktoken",
-    "uvloop",
-    "watchfiles",
+    "anthropic", "blake3", "cachetools", "cbor2", "cloudpickle", "depyf", "einops", "fastapi[standard]", "ijson",
+    "jsonschema", "lark", "llguidance", "mcp", "mistral_common", "msgspec", "openai_harmony", "orjson",
+    "partial_json_parser", "prometheus_client", "prometheus-fastapi-instrumentator", "protobuf", "psutil", "py-cpuinfo",
+    "pybase64", "python-json-logger", "pyyaml", "pyzmq", "regex", "requests", "sentencepiece", "setproctitle", "six",
+    "tiktoken", "uvloop", "watchfiles",
 ]
-VLLM_BARE = ["vllm==0.33.0", "xgrammar", "apache-tvm-ffi", "compressed-tensors", "lm-format-enforcer", "outlines_core"]
-SGLANG = ["compressed_tensors", "gguf", "ipython", "msgspec", "orjson", "pybase64", "pyzmq", "setproctitle"]
-SGLANG_BARE = ["sglang==0.5.23", "triton"]
+VLLM_BARE = [
+    "vllm==0.33.0", "apache-tvm-ffi", "compressed-tensors", "jmespath", "lm-format-enforcer",
+    "model-hosting-container-standards", "outlines_core", "supervisor", "xgrammar",
+]
+SGLANG = [
+    "compressed_tensors", "gguf", "ipython", "msgspec", "orjson", "pybase64", "pyzmq", "requests", "sentencepiece",
+    "setproctitle",
+]
+SGLANG_BARE = ["sglang==0.5.23", "apache-tvm-ffi", "triton"]
+# fmt: on
 
 # SGLang imports torchvision, whose wheels need GPU libraries, and its benchmark client never calls it.
 STAND_IN = """class _Name(type):
@@ -96,8 +75,8 @@ HARNESSES: dict[str, tuple[list[str], list[str]]] = {
     "evalscope": (["evalscope[perf]==1.14.1"], []),
     "lighteval": (["lighteval==0.13.0"], []),
 }
-PROMPTFOO = "promptfoo@0.119.0"  # newer ones need a newer Node than most machines have
-LIGHT = ("inspect", "lm-eval", "promptfoo")
+PROMPTFOO = "promptfoo@0.119.0"  # newer ones need a newer Node than most machines have; npm compiles a database for it
+LIGHT = ("guidellm", "inspect", "lm-eval")
 
 
 def main() -> int:
@@ -170,6 +149,9 @@ def environment(directory: Path, name: str) -> None:
         for module in STAND_INS:
             (site / "torchvision" / module).mkdir(parents=True, exist_ok=True)
             (site / "torchvision" / module / "__init__.py").write_text(STAND_IN)
+        (site / "torchvision-0.28.0.dist-info").mkdir()
+        metadata = "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n"
+        (site / "torchvision-0.28.0.dist-info" / "METADATA").write_text(metadata)
 
 
 def promptfoo(where: Path) -> None:
