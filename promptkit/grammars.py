@@ -84,6 +84,8 @@ KIMI_CALL = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_
 # A spelling that was seen in the wild.
 KIMI_SECTION_ALSO = "<|tool_call_section_begin|>", "<|tool_call_section_end|>"
 HERMES_CALL = "<tool_call>", "</tool_call>"
+MINIMAX_CALL = "<minimax:tool_call>", "</minimax:tool_call>"
+PYTHON_TAG = "<|python_tag|>"
 RETURN = "## Return of "
 
 _KIMI: dict[str, Any] = {
@@ -129,22 +131,24 @@ TEMPLATES: dict[str, Template] = {
         ),
         Template(
             "llama3",
-            "plain",
+            "llama",
             opener="<|start_header_id|>",
             header_end="<|end_header_id|>",
             ends=("<|eot_id|>", "<|eom_id|>"),
             finals=("<|end_of_text|>",),
             skips=("<|begin_of_text|>",),
+            inner=(PYTHON_TAG,),
             body_prefix=b"\n\n",
         ),
         Template(
             "llama4",
-            "plain",
+            "llama",
             opener=_LLAMA4[0],
             header_end=_LLAMA4[1],
             ends=_LLAMA4[2:],
             finals=("<|end_of_text|>",),
             skips=("<|begin_of_text|>",),
+            inner=("<|python_start|>", "<|python_end|>"),
             body_prefix=b"\n\n",
         ),
         Template(
@@ -223,11 +227,12 @@ TEMPLATES: dict[str, Template] = {
         ),
         Template(
             "minimax",
-            "plain",
+            "minimax",
             opener="]~b]",
             header_end="\n",
             ends=("[e~[",),
             skips=("]~!b[",),
+            inner=MINIMAX_CALL,
             think=THINK,
             think_newlines=True,
         ),

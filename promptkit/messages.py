@@ -6,6 +6,8 @@
     deepseek  C<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ls<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
     mistral   C[TOOL_CALLS][{"name": "ls", "arguments": {}}]
     harmony   <|start|>assistant<|channel|>commentary to=functions.ls<|message|>{}<|call|>
+    llama     C<|python_tag|>{"name": "ls", "parameters": {}}<|eom_id|>
+    minimax   C\n<minimax:tool_call>\n<invoke name="ls">\n<parameter name="p">.</parameter>\n</invoke>\n</minimax:...>
     k3        <|open|>message role="assistant"<|sep|><|open|>think<|sep|>R<|close|>think<|sep|>...
     plain     content only
 
@@ -22,7 +24,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from promptkit.conversation import Message
-from promptkit.grammars import HERMES_CALL, KIMI_CALL, KIMI_SECTION, KIMI_SECTION_ALSO, QWEN_TOOLS, RETURN, Template
+from promptkit.grammars import (
+    HERMES_CALL,
+    KIMI_CALL,
+    KIMI_SECTION,
+    KIMI_SECTION_ALSO,
+    MINIMAX_CALL,
+    QWEN_TOOLS,
+    RETURN,
+    Template,
+)
 from promptkit.turns import ROLE_WORDS, Part, Turn, Walk, cut_parts
 
 Calls = tuple[str, list[dict[str, Any]]]  # content and tool calls
@@ -44,8 +55,8 @@ def messages_of(t: Template, w: Walk, as_text: tuple[str, ...] = ()) -> tuple[li
         made = build(t, turn, w, cut)
         last = k == len(w.turns) - 1 and not turn.closed
         if last and made and made[-1]["content"] == "" and not made[-1].keys() & {"reasoning", "tool_calls"}:
-            # Nothing but a header: the generation prompt of a row that is a prompt only, or a cut.
-            truncated |= cut and turn.role != "assistant"
+            # Nothing but a header: the generation prompt of a row that is a prompt only, or a cut; or half a call.
+            truncated |= cut and (turn.role != "assistant" or any(mark in t.inner for mark, _ in turn.parts))
             made.pop()
         elif cut:
             truncated = True
@@ -412,6 +423,84 @@ def _mistral_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
     return decode(_join(parts[:start]), cut=False), calls
 
 
+# ---- Llama
+
+
+def _llama(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
+    if turn.role != "assistant":
+        return _plain(t, turn, w, cut)
+    return [_assistant(t, turn, w, cut, lambda parts, w, cut: _llama_calls(parts, t.inner, w, cut))]
+
+
+_BUILT_IN = re.compile(r"(\w+)\.call\((.*)\)", re.DOTALL)
+
+
+def _llama_calls(parts: list[Part], marks: tuple[str, ...], w: Walk, cut: bool) -> Calls:
+    """Behind the tag: a call in JSON, a built-in tool as `brave_search.call(query="...")`, else code to run."""
+    start = next((k for k, p in enumerate(parts) if p[0] == marks[0]), None)
+    if start is None:
+        return decode(_join(parts), cut=cut), []
+    content = decode(_join(parts[:start]), cut=False)
+    text = (parts[start][1] + b"".join(x for m, x in parts[start + 1 :])).decode("utf-8", "replace")
+    if any(m not in marks for m, _ in parts[start + 1 :]):
+        w.mark("malformed tool call")
+        return decode(_join(parts), cut=cut), []
+    if cut:
+        w.mark("unfinished tool call")
+        return content, []
+    call = _hermes_call(text)
+    built_in = _BUILT_IN.fullmatch(text.strip())
+    if call is None and built_in is not None:
+        call = _call(None, built_in[1], built_in[2])
+    return content, [call or _call(None, "code_interpreter", text)]
+
+
+# ---- MiniMax
+
+_INVOKE = re.compile(r'\s*<invoke name="([^"<>\n]+)">(.*?)</invoke>\s*', re.DOTALL)
+_PARAMETER = re.compile(r'\s*<parameter name="([^"<>\n]+)">(.*?)</parameter>\s*', re.DOTALL)
+_MINIMAX_RESULT = re.compile(r"\s*<response>(.*?)</response>\s*", re.DOTALL)
+
+
+def _minimax(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
+    if turn.role == "assistant":
+        return [_assistant(t, turn, w, cut, _minimax_calls)]
+    if turn.role == "tool":
+        text = decode(_join(turn.parts), cut=cut)
+        if _MINIMAX_RESULT.search(text) and not _MINIMAX_RESULT.sub("", text):
+            return [{"role": "tool", "content": result} for result in _MINIMAX_RESULT.findall(text)]
+    return _plain(t, turn, w, cut)
+
+
+def _minimax_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
+    """One block of calls; a value that is JSON counts as such, else it is a string."""
+    start = next((k for k, p in enumerate(parts) if p[0] == MINIMAX_CALL[0]), None)
+    if start is None:
+        return decode(_join(parts), cut=cut), []
+    stop = next((k for k in range(start + 1, len(parts)) if parts[k][0] == MINIMAX_CALL[1]), None)
+    before = _join(parts[:start]).removesuffix(b"\n")
+    if stop is None and cut:
+        w.mark("unfinished tool call")
+        return decode(before, cut=False), []
+    inner = (parts[start][1] + _join(parts[start + 1 : stop])).decode("utf-8", "replace")
+    calls = [_minimax_call(name, body) for name, body in _INVOKE.findall(inner)]
+    if stop is None or not calls or None in calls or _INVOKE.sub("", inner).strip():
+        w.mark("malformed tool call")
+        return decode(_join(parts), cut=cut), []
+    rest = parts[stop][1] + _join(parts[stop + 1 :])
+    if rest.strip():
+        w.mark("text after a tool call")
+        before += rest
+    return decode(before, cut=False), [call for call in calls if call is not None]
+
+
+def _minimax_call(name: str, body: str) -> dict[str, Any] | None:
+    if _PARAMETER.sub("", body).strip():
+        return None
+    arguments = {k: _json_or_text(v) for k, v in _PARAMETER.findall(body)}
+    return _call(None, name, json.dumps(arguments, ensure_ascii=False))
+
+
 # ---- Harmony
 
 
@@ -475,6 +564,8 @@ _BUILDERS: dict[str, Callable[[Template, Turn, Walk, bool], list[Message]]] = {
     "glm": _glm,
     "deepseek": _deepseek,
     "mistral": _mistral,
+    "llama": _llama,
+    "minimax": _minimax,
     "harmony": _harmony,
     "k3": _k3,
 }

@@ -44,7 +44,6 @@ PLAIN = [
     [user(f"What does {QUOTE} mean?"), assistant(f"{QUOTE} ends a turn.")],
     [user("Sum this up:\n" + LONG), assistant("Long.")],
 ]
-SHORT = PLAIN[:4]
 EMPTY_SYSTEM = [{"role": "system", "content": ""}, user("Hi"), assistant("Ho")]
 THINKING = [user("2 + 2?"), assistant("4", reasoning="Two and two.")]
 TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}]
@@ -66,25 +65,91 @@ def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
+# Harmony names who answers, and gives no ids.
+NAMED_AGENT = [m | ({"name": "ls"} if m["role"] == "tool" else {}) for m in without_ids(AGENT)]
+DECLARED = ("kimi-k2.5", "qwen3")  # whose tools are written out as the model's own template does
+
+
+def call_of(message: dict[str, Any]) -> tuple[str, str]:
+    (call,) = message["tool_calls"]
+    return call["function"]["name"], call["function"]["arguments"]
+
+
 def llama3(messages: list[dict[str, Any]]) -> str:
-    return "<|begin_of_text|>" + "".join(
-        f"<|start_header_id|>{m['role']}<|end_header_id|>\n\n{m['content']}<|eot_id|>" for m in messages
-    )
+    out = "<|begin_of_text|>"
+    for m in messages:
+        out += (
+            f"<|start_header_id|>{'ipython' if m['role'] == 'tool' else m['role']}<|end_header_id|>\n\n{m['content']}"
+        )
+        if "tool_calls" in m:
+            name, arguments = call_of(m)
+            out += f'<|python_tag|>{{"name": "{name}", "parameters": {arguments}}}<|eom_id|>'
+        else:
+            out += "<|eot_id|>"
+    return out
 
 
 def glm(messages: list[dict[str, Any]]) -> str:
-    thought = {id(m): f"<think>{m['reasoning']}</think>\n" if "reasoning" in m else "" for m in messages}
-    return "[gMASK]<sop>" + "".join(f"<|{m['role']}|>\n{thought[id(m)]}{m['content']}" for m in messages)
+    out = "[gMASK]<sop>"
+    for m in messages:
+        if m["role"] == "tool":
+            out += f"<|observation|>\n<tool_response>\n{m['content']}\n</tool_response>"
+            continue
+        thought = f"<think>{m['reasoning']}</think>\n" if "reasoning" in m else ""
+        out += f"<|{m['role']}|>\n{thought}{m['content']}"
+        if "tool_calls" in m:
+            name, arguments = call_of(m)
+            pairs = "".join(
+                f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in json.loads(arguments).items()
+            )
+            out += f"\n<tool_call>{name}\n{pairs}</tool_call>"
+    return out
 
 
 def deepseek(messages: list[dict[str, Any]]) -> str:
-    forms = {"system": "{}", "user": "<｜User｜>{}", "assistant": "<｜Assistant｜>{}<｜end▁of▁sentence｜>"}
-    return "<｜begin▁of▁sentence｜>" + "".join(forms[m["role"]].format(m["content"]) for m in messages)
+    out, roles = "<｜begin▁of▁sentence｜>", [m["role"] for m in messages]
+    for before, m in zip(["", *roles], messages, strict=False):
+        if m["role"] == "system":
+            out += m["content"]
+        elif m["role"] == "user":
+            out += f"<｜User｜>{m['content']}"
+        elif m["role"] == "tool":
+            out += f"<｜tool▁output▁begin｜>{m['content']}<｜tool▁output▁end｜>"
+        else:
+            out += ("" if before == "tool" else "<｜Assistant｜>") + m["content"]
+            if "tool_calls" in m:
+                name, arguments = call_of(m)
+                out += f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}"
+                out += "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+            out += "<｜end▁of▁sentence｜>"
+    return out
 
 
 def mistral(messages: list[dict[str, Any]]) -> str:
-    forms = {"system": "[SYSTEM_PROMPT]{}[/SYSTEM_PROMPT]", "user": "[INST]{}[/INST]", "assistant": "{}</s>"}
-    return "<s>" + "".join(forms[m["role"]].format(m["content"]) for m in messages)
+    forms = {"system": "[SYSTEM_PROMPT]{}[/SYSTEM_PROMPT]", "user": "[INST]{}[/INST]", "assistant": "{}</s>",
+             "tool": "[TOOL_RESULTS]{}[/TOOL_RESULTS]"}  # fmt: skip
+    out = "<s>"
+    for m in messages:
+        content = m["content"]
+        if "tool_calls" in m:
+            name, arguments = call_of(m)
+            content += f'[TOOL_CALLS][{{"name": "{name}", "arguments": {arguments}}}]'
+        out += forms[m["role"]].replace("{}", content)
+    return out
+
+
+def minimax(messages: list[dict[str, Any]]) -> str:
+    out = "]~!b["
+    for m in messages:
+        content = f"<response>{m['content']}</response>" if m["role"] == "tool" else m["content"]
+        if "reasoning" in m:
+            content = f"<think>\n{m['reasoning']}\n</think>\n\n{content}"
+        if "tool_calls" in m:
+            name, arguments = call_of(m)
+            pairs = "".join(f'<parameter name="{k}">{v}</parameter>\n' for k, v in json.loads(arguments).items())
+            content += f'\n<minimax:tool_call>\n<invoke name="{name}">\n{pairs}</invoke>\n</minimax:tool_call>'
+        out += f"]~b]{'ai' if m['role'] == 'assistant' else m['role']}\n{content}[e~[\n"
+    return out
 
 
 def gemma(messages: list[dict[str, Any]]) -> str:
@@ -97,8 +162,17 @@ def harmony(messages: list[dict[str, Any]]) -> str:
     for m in messages:
         if "reasoning" in m:
             out += f"<|start|>assistant<|channel|>analysis<|message|>{m['reasoning']}<|end|>"
-        channel = "<|channel|>final" if m["role"] == "assistant" else ""
-        out += f"<|start|>{m['role']}{channel}<|message|>{m['content']}<|end|>"
+        if m["role"] == "tool":
+            out += f"<|start|>functions.{m['name']} to=assistant<|channel|>commentary<|message|>{m['content']}<|end|>"
+        elif "tool_calls" in m:
+            name, arguments = call_of(m)
+            out += (
+                f"<|start|>assistant<|channel|>commentary<|message|>{m['content']}<|end|><|start|>assistant<|channel|>"
+            )
+            out += f"commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>"
+        else:
+            channel = "<|channel|>final" if m["role"] == "assistant" else ""
+            out += f"<|start|>{m['role']}{channel}<|message|>{m['content']}<|end|>"
     return out
 
 
@@ -108,24 +182,30 @@ FAMILIES: dict[str, Any] = {
     "qwen3": (tiny.CHATML, None, [*PLAIN, EMPTY_SYSTEM, THINKING, without_ids(AGENT)], "<|im_end|>", "<|endoftext|>"),
     "llama3": (
         "<|begin_of_text|> <|end_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|> <|eom_id|> <|python_tag|>",
-        llama3, [*SHORT, EMPTY_SYSTEM], "<|eot_id|>", "<|end_of_text|>",
+        llama3, [*PLAIN, EMPTY_SYSTEM, without_ids(AGENT)], "<|eot_id|>", "<|end_of_text|>",
     ),
     "glm": (
         "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <think> </think> <tool_call> </tool_call> <|endoftext|>",
-        glm, [*SHORT, THINKING], "<|user|>", "<|endoftext|>",
+        glm, [*PLAIN, THINKING, without_ids(AGENT)], "<|user|>", "<|endoftext|>",
     ),
     "deepseek": (
-        "<｜begin▁of▁sentence｜> <｜end▁of▁sentence｜> <｜User｜> <｜Assistant｜> <think> </think>",
-        deepseek, SHORT, "<｜User｜>", "",
+        "<｜begin▁of▁sentence｜> <｜end▁of▁sentence｜> <｜User｜> <｜Assistant｜> <think> </think> <｜tool▁calls▁begin｜> "
+        "<｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜>",
+        deepseek, [*PLAIN, without_ids(AGENT)], "<｜User｜>", "",
     ),
     "mistral": (
-        "<s> </s> [INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_CALLS]",
-        mistral, SHORT, "[INST]", "",
+        "<s> </s> [INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_CALLS] "
+        "[TOOL_RESULTS] [/TOOL_RESULTS]",
+        mistral, [*PLAIN, without_ids(AGENT)], "[INST]", "",
     ),
     "gemma": (
-        "<bos> <eos> <start_of_turn> <end_of_turn>", gemma, [c for c in SHORT if c[0]["role"] == "user"], "<end_of_turn>", "",
+        "<bos> <eos> <start_of_turn> <end_of_turn>", gemma, [c for c in PLAIN if c[0]["role"] == "user"], "<end_of_turn>", "",
     ),
-    "harmony": ("<|start|> <|end|> <|return|> <|call|> <|channel|> <|constrain|> <|message|>", harmony, [*SHORT, THINKING], "<|end|>", None),
+    "harmony": ("<|start|> <|end|> <|return|> <|call|> <|channel|> <|constrain|> <|message|>", harmony, [*PLAIN, THINKING, NAMED_AGENT], "<|end|>", None),
+    "minimax": (
+        "]~!b[ ]~b] [e~[ <think> </think> <minimax:tool_call> </minimax:tool_call>",
+        minimax, [*PLAIN, EMPTY_SYSTEM, THINKING, without_ids(AGENT)], "[e~[", "",
+    ),
 }  # fmt: skip
 
 
@@ -233,7 +313,8 @@ def test_the_same_conversations_come_out_of_every_container(template: str, tmp_p
         assert [r["row"] for r in got] == list(range(len(rows))), source
         for k, row in enumerate(got):
             assert row["messages"] == expected[k], (source, k)
-            tools = TOOLS if any("tool_calls" in m for m in expected[k]) else None
+            told = source in texts or template in DECLARED
+            tools = TOOLS if told and any("tool_calls" in m for m in expected[k]) else None
             assert row.get("tools") == tools, (source, k)
             assert "truncated" not in row, (source, k)
             if source in files:

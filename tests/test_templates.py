@@ -398,6 +398,64 @@ def test_other_families(
     assert (found.template, found.tokenizer_ok) == (template, True)
 
 
+MINIMAX = "]~!b[ ]~b] [e~[ <think> </think> <minimax:tool_call> </minimax:tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("behind", "name", "arguments"),
+    [
+        ('{"name": "ls", "parameters": {"p": 1}}', "ls", '{"p": 1}'),
+        ('brave_search.call(query="a (b)")', "brave_search", 'query="a (b)"'),
+        ("print(1)\nprint(2)", "code_interpreter", "print(1)\nprint(2)"),
+    ],
+)
+def test_what_llama_calls_behind_its_tag(behind: str, name: str, arguments: str, tmp_path: Path) -> None:
+    ids = {n: 700 + i for i, n in enumerate(LLAMA.split())}
+    tokenizer = load_tokenizer(tiny.write_tiktoken(tmp_path, ids))
+    text = (
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+        f"<|start_header_id|>assistant<|end_header_id|>\n\n<|python_tag|>{behind}"
+    )
+    got = recover(row(tokenizer.encode_rendered(text + "<|eom_id|>").astype(np.int64)), tokenizer, "llama3")
+    assert got.messages == [USER, called(name, arguments)]
+    assert got.marks == ()
+    cut = recover(row(tokenizer.encode_rendered(text).astype(np.int64)), tokenizer, "llama3")
+    assert cut.truncated
+    assert "unfinished tool call" in cut.marks
+    assert cut.messages == [USER]
+
+
+def invoke(name: str, **parameters: str) -> str:
+    inner = "".join(f'<parameter name="{k}">{v}</parameter>\n' for k, v in parameters.items())
+    return f'<invoke name="{name}">\n{inner}</invoke>\n'
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_minimax_calls_come_in_one_block_and_results_in_one_turn(special: bool, tmp_path: Path) -> None:
+    """Its call tags are tokens of their own in some vocabularies and text in others."""
+    names = MINIMAX.split() if special else MINIMAX.split()[:5]
+    tokenizer = load_tokenizer(tiny.write_tiktoken(tmp_path, {n: 700 + i for i, n in enumerate(names)}))
+
+    def read(answer: str) -> Conversation:
+        text = (
+            f"]~!b[]~b]user\nHi[e~[\n]~b]ai\n{answer}[e~[\n"
+            "]~b]tool\n<response>a</response>\n<response>b\nc</response>[e~[\n]~b]ai\nDone[e~[\n"
+        )
+        return recover(row(tokenizer.encode_rendered(text).astype(np.int64)), tokenizer, "minimax")
+
+    block = "Look.\n<minimax:tool_call>\n" + invoke("ls", p=".", n="2") + invoke("cat") + "</minimax:tool_call>"
+    got = read(block)
+    first = called("ls", '{"p": ".", "n": 2}', "Look.")
+    first["tool_calls"] += called("cat", "{}")["tool_calls"]
+    results = [{"role": "tool", "content": "a"}, {"role": "tool", "content": "b\nc"}]
+    assert got.messages == [USER, first, *results, DONE]
+    assert got.marks == ()
+    for bad in ("<minimax:tool_call>no call</minimax:tool_call>", "<minimax:tool_call>" + invoke("ls")):
+        got = read("Look." + bad)
+        assert got.messages[1] == {"role": "assistant", "content": "Look." + bad}
+        assert "malformed tool call" in got.marks
+
+
 # ---- render
 
 

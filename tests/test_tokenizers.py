@@ -304,6 +304,13 @@ def test_a_sentencepiece_score_that_is_no_float_is_refused(tmp_path: Path) -> No
         load_tokenizer(tmp_path)
 
 
+def test_one_huge_rank_is_refused_and_not_made_room_for(tmp_path: Path) -> None:
+    """Found by fuzzing: fourteen bytes that took four seconds and hundreds of megabytes."""
+    (tmp_path / "tiktoken.model").write_bytes(b"QQ== 11699139")
+    with pytest.raises(InputError, match="ranks from 11699139 to 11699139, expected 0 to 1048576"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_config_with_bad_ids_is_refused(tmp_path: Path) -> None:
     tiny.write_kimi(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"x": {"content": "<a>"}}}')
