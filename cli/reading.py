@@ -110,7 +110,7 @@ def inspect_command(talk: Talk, directory: str, **options: Any) -> int:
     else:
         show_sources(talk, found.sources)
         talk.line()
-        show_tokenizer(talk, found.tokenizer, found.template)
+        show_tokenizer(talk, found.tokenizer, found.template, ids=any(s["tokens"] for s in found.sources))
         show_containers(talk, getattr(found, "containers", ()))
         if found.sample:
             show_sample(talk, found.sample)
@@ -148,7 +148,7 @@ def detokenize_command(talk: Talk, directory: str, out: str, **options: Any) -> 
     else:
         show_sources(talk, done.sources)
         talk.line()
-        show_tokenizer(talk, done.tokenizer, done.template)
+        show_tokenizer(talk, done.tokenizer, done.template, ids=any(s["tokens"] for s in done.sources))
         show_account(talk, done.account)
         talk.line()
         talk.line(f"{done.rows:,} rows -> {done.out}", paste=True)
@@ -178,14 +178,15 @@ def show_sources(talk: Talk, sources: list[dict[str, Any]]) -> None:
     talk.table(["source", "format", ">files", ">rows", ">tokens", ">supervised"], rows, wide="source")
 
 
-def show_tokenizer(talk: Talk, tokenizer: dict[str, Any] | None, template: dict[str, Any]) -> None:
+def show_tokenizer(talk: Talk, tokenizer: dict[str, Any] | None, template: dict[str, Any], *, ids: bool = True) -> None:
     if tokenizer is None:
         talk.pair("tokenizer", "none (no shard holds ids)")
     else:
         talk.pair("tokenizer", f"{tokenizer['name']}, {tokenizer['n_vocab']:,} ids, sha256 {tokenizer['sha256'][:12]}")
     evidence = template.get("evidence")
     lines = evidence.get("lines", []) if isinstance(evidence, dict) else getattr(evidence, "lines", evidence) or []
-    talk.pair("template", template.get("name") or "none known: turns come from loss masks, or a row is one blob")
+    without = "none known: turns come from loss masks, or a row is one blob" if ids else "none needed: no row holds ids"
+    talk.pair("template", template.get("name") or without)
     for text in [lines] if isinstance(lines, str) else lines:
         talk.pair("", f"- {text}")
 

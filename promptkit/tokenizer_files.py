@@ -202,7 +202,8 @@ def tekken_tables(path: Path, source: dict[str, Any]) -> tuple[dict[bytes, int],
         pattern = str(config["pattern"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"tokenizer file {path}: not a tekken table ({error!r})") from error
-    if not ranks or max(ranks.values()) > MAX_ID or min(*ranks.values(), *specials.values()) < 0:
+    used = (*ranks.values(), *specials.values())
+    if not ranks or max(used) > MAX_ID or min(used) < 0:
         raise InputError(f"tokenizer file {path}: its ids are not in 0 to {MAX_ID}")
     taken = set(specials.values())
     specials |= {f"<SPECIAL_{i}>": i for i in range(n_special) if i not in taken}

@@ -311,6 +311,15 @@ def test_one_huge_rank_is_refused_and_not_made_room_for(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
+def test_a_huge_special_id_in_tekken_is_refused(tmp_path: Path) -> None:
+    config = {"default_num_special_tokens": 2, "default_vocab_size": 4, "pattern": "."}
+    source = {"config": config, "vocab": [{"rank": 0, "token_bytes": "YQ=="}]}
+    source["special_tokens"] = [{"token_str": "<s>", "rank": 10**12}]
+    (tmp_path / "tekken.json").write_text(json.dumps(source))
+    with pytest.raises(InputError, match="its ids are not in 0 to 1048576"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_config_with_bad_ids_is_refused(tmp_path: Path) -> None:
     tiny.write_kimi(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"x": {"content": "<a>"}}}')
