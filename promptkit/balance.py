@@ -17,7 +17,8 @@ metrics of a run share them.
 The variance has the same two parts. Noise: sum w^2 r^2 (r: leave-one-out residual), or its homogeneous counterpart
 where that is larger. Imbalance that is left: w'Kw - 2 w'k + mean K, times the variances of the effects, which
 restricted maximum likelihood estimates from the results themselves. Quantiles are Student's t at the effective number
-less one. Measured by `examples/acceptance_study/reweight_check.py`; figures in `docs/reweight.md`. Cost: n^3; 2,000 prompts take 1.6 s and 450 MB.
+less one. Measured by `examples/acceptance_study/reweight_check.py`; figures in `docs/reweight.md`.
+Cost: n^3; 2,000 prompts take 1.6 s and 450 MB.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ SMALLER_IS_BETTER = (
 class Reweighted:
     """What results say of a mix. Attributes are the keys of `reweight --json`.
 
-    metric : `column` and `kind`, as "acceptance_length, ratio of sums";  convention : whether the bonus token counts, None
-    for other metrics;  unweighted, weighted : `mean, low, high` (95 %; None where refused);  domains : per domain `domain,
-    mix_share, n, weight, mean, low, high` and, with a baseline, `difference` (mean, low, high), `p_value` (Holm), `better`;
+    metric : `column` and `kind`: "acceptance_length, ratio of sums";  convention : whether the bonus token counts, None
+    for others;  unweighted, weighted : `mean, low, high` (95 %; None where refused);  domains : per domain `domain,
+    mix_share, n, weight, mean, low, high` and, with a baseline, `difference`, `p_value` (Holm) and `better`;
     joined : how rows became prompts, and what became of each row;  missing : strata of the mix without a prompt;
     difference : None, or results less baseline over the mix, with the number of prompts that such a difference needs.
     """

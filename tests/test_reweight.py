@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import EXAMPLES, Command
+from conftest import EXAMPLES, ROOT, Command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +24,7 @@ from promptkit.results import read_results
 from promptkit.reweighting import Reweighted, join
 
 KEYS = {
-    "metric", "kind", "convention", "n", "effective_n", "covered_share", "unweighted", "weighted", "domains", "refused",
+    "metric", "column", "kind", "convention", "n", "effective_n", "covered_share", "unweighted", "weighted", "domains", "refused",
     "reason", "missing", "joined", "difference", "weight", "reference", "seed", "promptkit_version",
 }  # fmt: skip
 
@@ -111,6 +114,12 @@ def test_last_run_of_an_appended_file_is_taken_and_said(tmp_path: Path) -> None:
     found = read_results(write(tmp_path / "sglang.jsonl", *runs))
     assert [r.metrics["output_len"] for r in found.rows] == [9]
     assert found.notes == ["2 runs in the file: the last one is taken"]
+
+
+def test_run_without_its_requests_says_which_option_writes_them(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without its requests") as e:
+        read_results(write(tmp_path / "vllm.json", {"request_throughput": 3.2, "completed": 8}))
+    assert "--save-detailed" in e.value.hint
 
 
 def test_lm_eval_samples_are_known_by_the_row_they_kept(tmp_path: Path) -> None:
@@ -216,7 +225,8 @@ def test_ids_of_an_export_lead_back_to_prompts(tmp_path: Path, prompts: list[Any
 def test_both_acceptance_lengths_are_named_and_are_what_they_say(prompts: list[Any], reference: Any) -> None:
     mine = rows(prompts)
     ratio = promptkit.reweight(mine, pack=prompts, against=reference)
-    assert (ratio.metric, ratio.kind, ratio.convention) == ("acceptance_length", "ratio of sums", "bonus token counted")
+    assert (ratio.column, ratio.kind, ratio.convention) == ("acceptance_length", "ratio of sums", "bonus token counted")
+    assert ratio.metric == "acceptance_length, ratio of sums"
     expected = sum(r["output_tokens"] for r in mine) / sum(r["steps"] for r in mine)
     assert ratio.unweighted["mean"] == pytest.approx(expected, abs=1e-6)
     weights = np.array([ratio.weights[r["id"]] for r in mine])
@@ -225,7 +235,7 @@ def test_both_acceptance_lengths_are_named_and_are_what_they_say(prompts: list[A
 
     own = [{"id": r["id"], "accept_length": r["output_tokens"] / r["steps"]} for r in mine]
     mean = promptkit.reweight(own, pack=prompts, against=reference)
-    assert (mean.metric, mean.kind, mean.convention) == (
+    assert (mean.column, mean.kind, mean.convention) == (
         "accept_length", "mean of requests", "as the results report it",
     )  # fmt: skip
     assert mean.unweighted["mean"] == pytest.approx(np.mean([r["accept_length"] for r in own]), abs=1e-6)
@@ -326,7 +336,7 @@ def test_command_prints_the_sums_and_refuses_with_exit_3(
     done = promptkit_command("reweight", table("all.csv", rows(prompts)), *where)
     assert done.returncode == 0, done.stderr
     assert "results: 61 rows = 60 joined by id + 1 unmatched; 60 prompts" in done.stdout
-    assert "ratio of sums, bonus token counted" in done.stdout
+    assert "acceptance_length, ratio of sums (bonus token counted)" in done.stdout
     assert "over the mix, by rows" in done.stdout
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -360,6 +370,29 @@ def test_weights_bring_biased_sets_back_on_the_studys_data(study: Any) -> None:
         assert s["rmse"] < 0.6 * s["rmse_unweighted"], tilt
         assert s["bias 0.08 and more"]["less_error"] >= 0.8, tilt
         assert s["inside"] >= 0.8 > s["inside_unweighted"], tilt
+
+
+def test_page_holds_the_table_of_the_kept_results(study: Any) -> None:
+    kept = json.loads((EXAMPLES / "acceptance_study" / "results" / "reweight.json").read_text())
+    assert study.markdown(kept) in (ROOT / "docs" / "reweight.md").read_text(encoding="utf-8")
+    for tilts in kept.values():
+        some = [s for tilt, s in tilts.items() if tilt != "none"]
+        biased = study.pooled([s["bias 0.05 and more"] for s in some])
+        assert biased["less_error"] >= 0.9
+
+
+def test_example_of_the_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reweight.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    ran = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    old, new = (re.findall(r"\d+\.\d+", line) for line in ran.stdout.splitlines()[:2])
+    truth = 2.57  # 3.0 for the 64.5 % coding, 1.8 for the rest
+    assert float(old[2]) <= truth <= float(old[3])
+    assert abs(float(old[1]) - truth) < 0.5 * abs(float(old[0]) - truth)
+    assert float(new[2]) <= truth <= float(new[3])
 
 
 @pytest.mark.slow
