@@ -18,22 +18,28 @@ from .console import Talk, plain
 @click.command(
     "verify",
     epilog="""\b
-Example:
-  promptkit verify promptkit-out/packs/synth_100k/1.0.0""",
+Examples:
+  promptkit verify promptkit-out/packs/synth_100k/1.0.0
+  promptkit verify mix@1.0.0 --signature mix-1.0.0.sig --key ada.pub""",
 )
 @click.argument("pack")
+@click.option("--expect", metavar="HASH", help="The content hash that it must have, or a whole citation.")
+@click.option("--signature", metavar="FILE", help="Of SHA256SUMS, made by ssh-keygen -Y sign -n promptkit.")
+@click.option("--key", metavar="FILE", help="Public key (OpenSSH) that must have signed.")
 @shared
-def verify_command(talk: Talk, pack: str) -> int:
-    """Check names, sizes and hashes of PACK; exits 5 where one differs."""
+def verify_command(talk: Talk, pack: str, expect: str | None, signature: str | None, key: str | None) -> int:
+    """Check names, sizes and hashes of PACK, and who signed it; exits 5 where one differs."""
     from promptkit.pack import verify
 
-    found = plain(verify(pack))
+    found = plain(verify(pack, expect, signature=signature, key=key))
     if talk.json:
         talk.document(found)
     elif found["ok"]:
         from promptkit.pack import load_pack
 
-        talk.line(f"ok: {load_pack(pack).citation}", paste=True)  # a directory of versions or a name says not which
+        signed = f", signed by {key}" if signature else ""
+        # a directory of versions or a name says not which
+        talk.line(f"ok: {load_pack(pack).citation}{signed}", paste=True)
     else:
         for p in found["problems"]:
             talk.line(f"{p['path']}: {p['problem']}", "red", paste=True)

@@ -456,10 +456,28 @@ def load_pack(where: str | os.PathLike[str], expect: str | None = None) -> Pack:
     return Pack(rows, manifest, path=str(path))
 
 
-def verify(where: str | os.PathLike[str], expect: str | None = None) -> dict[str, Any]:
-    """Return {"ok": bool, "problems": [{"path", "problem"}]} of a pack found as `load_pack` finds it."""
+def verify(
+    where: str | os.PathLike[str],
+    expect: str | None = None,
+    *,
+    signature: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Return {"ok": bool, "problems": [{"path", "problem"}]} of a pack found as `load_pack` finds it.
+
+    With `signature` and `key` (a public key of OpenSSH), SHA256SUMS must be signed by that key too; see `signing`.
+    """
+    if (signature is None) != (key is None):
+        raise UsageError(
+            "a signature needs the key of who signed, and a key the signature", hint="give both: --signature, --key"
+        )
     path, pinned = _find(where)
     problems, _, _ = _check(path, expect or pinned)
+    if signature is not None and key is not None and (path / "SHA256SUMS").is_file():
+        from promptkit import signing
+
+        if told := signing.problem(path / "SHA256SUMS", signature, key):
+            problems.append({"path": "SHA256SUMS", "problem": told})
     return {"ok": not problems, "problems": problems}
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -229,18 +231,60 @@ def test_any_flipped_bit_is_found(tmp_path_factory, data):
         load_pack(path)
 
 
-def test_a_change_at_any_place_of_any_file_is_found(tmp_path):
-    path = write_pack([row()], tmp_path, name="x")
-    for name, original in files(path).items():
-        dense = name in ("prompts.jsonl", "SHA256SUMS")  # these have a grammar of their own; the others only a hash
-        for at in range(0, len(original), 1 if dense else 9):
-            (path / name).write_bytes(original[:at] + bytes([original[at] ^ 1]) + original[at + 1 :])
-            assert not verify(path)["ok"], (name, at)
-        for changed in (original[:-1], original + b"\n", b""):
-            (path / name).write_bytes(changed)
-            assert not verify(path)["ok"], name
-        (path / name).write_bytes(original)
-    assert verify(path)["ok"]
+def unnoticed(path, values, monkeypatch):
+    """Return (file, place, new value) of each single byte that could be replaced without a problem being told.
+
+    What the disk would hold is handed to the checks directly: thousands of files take minutes to write.
+    """
+    original, missed = files(path), []
+
+    def found(name, data):
+        monkeypatch.setattr(packs, "_read_all", lambda *_: {**original, name: data})
+        return not verify(path)["ok"]
+
+    for name, data in original.items():
+        assert not found(name, data)
+        for at, byte in enumerate(data):
+            missed += [(name, at, v) for v in values(byte) if not found(name, data[:at] + bytes([v]) + data[at + 1 :])]
+        missed += [(name, len(d), None) for d in (data[:-1], data[1:], data + b"\n", b"") if not found(name, d)]
+    return missed
+
+
+def test_every_byte_of_every_file_counts(tmp_path, monkeypatch):
+    path = write_pack([row(), row("One plus one?", "math")], tmp_path, name="x")
+    assert unnoticed(path, lambda byte: (byte ^ 1, byte ^ 0x20), monkeypatch) == []
+
+
+@pytest.mark.slow
+def test_every_other_value_of_every_byte_of_every_file_is_found(tmp_path, monkeypatch):
+    path = write_pack([row(), row("One plus one?", "math")], tmp_path, name="x")
+    assert unnoticed(path, lambda byte: [b for b in range(256) if b != byte], monkeypatch) == []
+
+
+def test_swapped_files_and_swapped_lines_are_found(small):
+    there = files(small)
+    for a, b in itertools.combinations(sorted(there), 2):
+        (small / a).write_bytes(there[b])
+        (small / b).write_bytes(there[a])
+        assert not verify(small)["ok"], (a, b)
+        for name in (a, b):
+            (small / name).write_bytes(there[name])
+    for name, original in there.items():
+        lines = original.splitlines(keepends=True)
+        for i, j in itertools.combinations(range(len(lines)), 2):
+            if lines[i] != lines[j]:
+                swapped = [*lines]
+                swapped[i], swapped[j] = lines[j], lines[i]
+                (small / name).write_bytes(b"".join(swapped))
+                assert not verify(small)["ok"], (name, i, j)
+        (small / name).write_bytes(original)
+    assert verify(small)["ok"]
+
+
+def test_a_renamed_file_is_missing_and_extra(small):
+    (small / "prompts.jsonl").rename(small / "Prompts.jsonl")
+    problems = {(p["path"], p["problem"].split(":")[0]) for p in verify(small)["problems"]}
+    assert {("Prompts.jsonl", "extra"), ("prompts.jsonl", "missing")} <= problems
 
 
 @pytest.mark.parametrize("name", ["prompts.jsonl", "pack.json", "README.md", "SHA256SUMS", "LICENSES/NOASSERTION.txt"])
@@ -342,6 +386,55 @@ def test_expect_takes_a_hash_or_a_citation(small):
     assert not verify(small, expect="sha256:")["ok"]
 
 
+# -- signatures
+
+
+@pytest.fixture
+def signed(small, tmp_path):
+    """A pack, the signature of its hashes, and the public keys of who signed and of a stranger."""
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("ssh-keygen is not installed")
+    keys = []
+    for who in ("ada", "eve"):
+        keys.append(tmp_path / who)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", who, "-f", keys[-1]], check=True)
+    sign = ["ssh-keygen", "-Y", "sign", "-q", "-n", "promptkit", "-f", keys[0]]
+    done = subprocess.run(sign, input=(small / "SHA256SUMS").read_bytes(), capture_output=True, check=True)
+    (tmp_path / "small.sig").write_bytes(done.stdout)
+    return small, tmp_path / "small.sig", *(k.with_suffix(".pub") for k in keys)
+
+
+def test_a_signature_is_good_for_its_key_its_bytes_and_its_purpose_only(signed):
+    path, signature, ada, eve = signed
+    assert verify(path, signature=signature, key=ada) == {"ok": True, "problems": []}
+    assert "not one of these hashes by this key" in verify(path, signature=signature, key=eve)["problems"][0]["problem"]
+    letter = subprocess.run(
+        ["ssh-keygen", "-Y", "sign", "-q", "-n", "file", "-f", ada.with_suffix("")],
+        input=(path / "SHA256SUMS").read_bytes(), capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    good = signature.read_bytes()
+    signature.write_bytes(letter)
+    assert not verify(path, signature=signature, key=ada)["ok"]
+    signature.write_bytes(good)
+    forged(path, lambda d: d.replace(b'"unsure":false', b'"unsure":true', 1))
+    assert any("signature" in p["problem"] for p in verify(path, signature=signature, key=ada)["problems"])
+
+
+def test_a_signature_needs_a_key_and_a_public_one(signed, monkeypatch):
+    path, signature, ada, _ = signed
+    for options in ({"signature": signature}, {"key": ada}):
+        with pytest.raises(UsageError, match="a signature needs the key"):
+            verify(path, **options)
+    for key in (ada.with_suffix(""), signature):
+        with pytest.raises(UsageError, match="no public key of OpenSSH"):
+            verify(path, signature=signature, key=key)
+    with pytest.raises(UsageError, match="no such file"):
+        verify(path, signature=path / "none", key=ada)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(UsageError, match="ssh-keygen is not installed"):
+        verify(path, signature=signature, key=ada)
+
+
 # -- finding
 
 
@@ -402,8 +495,6 @@ def test_every_failing_call_while_writing_leaves_no_half_pack(tmp_path, monkeypa
 
     def run():
         if (out / "x").exists():
-            import shutil
-
             shutil.rmtree(out / "x")
         write_pack([row()], out, name="x")
 
