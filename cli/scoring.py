@@ -256,6 +256,8 @@ def _show_parts(talk: Talk, v: dict[str, Any]) -> None:
         f"p-value    {p_value(v.get('p_value'))} (belonging {p_value(v.get('p_fidelity'))},"
         f" proportions {p_value(v.get('p_mix'))})"
     )
+    if is_number(v.get("typicality")):
+        talk.line(f"typicality {number(v['typicality'])} on average (the mix: 0.50): what ranks sets by acceptance")
 
 
 def _show_foreign(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:

@@ -259,7 +259,12 @@ class Mix:
             return value, (math.nan, math.nan)
         shorter = distances.reaches(own, n // 2)
         chance = by_chance(n // 2, shorter)
-        low, high = inference.half_sample(n, lambda part: of(part, shorter, chance), centre=value, rng=rng)
+        # The held-out rows are a sample of the mix too: which of them are in reach is as good as their number.
+        hit = to_set.max(axis=1) >= reach
+        of_rows = float((w**2 * (hit - w @ hit) ** 2).sum()) / by_chance(n, reach) ** 2
+        low, high = inference.half_sample(
+            n, lambda part: of(part, shorter, chance), centre=value, extra=of_rows, rng=rng
+        )
         return value, (max(0.0, low), high)
 
     # ------------------------------------------------------------------------------------------------- power

@@ -55,8 +55,8 @@ class Score:
 
     distance, noise_floor : MMD to the mix, and its mean over random draws of the mix of the same size;  excess :
     distance beyond chance, comparable across sizes;  p_value : smaller of p_fidelity and p_mix, calibrated;  fidelity,
-    coverage, mix_overlap, domain_overlap : 0..1 (coverage may exceed 1);  cross_entropy (bits per token), closeness
-    (cosine) : set means;  chance : what random draws get on average;  null : arrays behind floor and p-value.
+    coverage, mix_overlap, domain_overlap : 0..1 (coverage may exceed 1);  typicality (ranks sets by acceptance, see
+    docs/acceptance.md), cross_entropy (bits per token), closeness (cosine) : set means;  chance : what random draws get on average;  null : arrays behind floor and p-value.
     """
 
     verdict: str
@@ -72,6 +72,7 @@ class Score:
     coverage: float | None
     mix_overlap: float | None
     domain_overlap: float | None
+    typicality: float | None
     cross_entropy: float | None
     closeness: float | None
     intervals: dict[str, Interval]
@@ -191,6 +192,7 @@ def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int
         coverage=_number(found.coverage),
         mix_overlap=_number(found.mix_overlap),
         domain_overlap=_number(found.domain_overlap),
+        typicality=_number(float(weights @ seen.typicality)),
         cross_entropy=_number(float(weights @ seen.cross_entropy)),
         closeness=_number(float(weights @ seen.closeness)),
         intervals={k: v for k, v in found.intervals.items() if math.isfinite(v[0]) and math.isfinite(v[1])},

@@ -35,7 +35,7 @@ _SCORE: dict[str, Any] = {
     "n": 4,
     "distance": 0.612, "noise_floor": 0.34, "ratio": 1.8, "excess": 0.231, "p_value": 0.0005, "p_fidelity": 0.0005, "p_mix": 0.021,
     "fidelity": 0.526, "coverage": 0.31, "mix_overlap": 0.22, "domain_overlap": 0.4,
-    "cross_entropy": 8.2, "closeness": 0.21,
+    "typicality": 0.27, "cross_entropy": 8.2, "closeness": 0.21,
     "intervals": {"fidelity": [0.16, 0.93], "coverage": [0.1, 0.5], "excess": [0.12, 0.33], "noise_floor": [0.29, 0.4]},
     "power": [{"n": 4, "change": "10 % foreign prompts", "power": 0.12}, {"n": 4, "change": "all foreign", "power": 0.99}],
     "domains": [

@@ -328,3 +328,11 @@ def test_sample_size_is_the_smallest_that_sees_the_change():
     assert inf.sample_size(table, "c") == 50
     assert inf.sample_size(table, "c", target=0.995) is None
     assert inf.power_of([0.01, 0.2, 0.04, 0.05]) == 0.5
+
+
+@pytest.mark.parametrize("df", [6, 9, 29, 200])
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_t_is_students(df, level):
+    from scipy import stats
+
+    assert inf.t(level, df) == pytest.approx(stats.t.ppf(0.5 + level / 2, df), abs=0.02)

@@ -38,7 +38,7 @@ MIX = ("sort", "shell", "query", "issue")
 NEAREST_KEYS = {"similarity", "text", "source"}
 STABLE = {
     "verdict", "verdict_code", "representative", "n", "distance", "noise_floor", "ratio", "excess", "p_value", "p_fidelity",
-    "p_mix", "fidelity", "coverage", "mix_overlap", "domain_overlap", "cross_entropy", "closeness", "intervals", "power",
+    "p_mix", "fidelity", "coverage", "mix_overlap", "domain_overlap", "typicality", "cross_entropy", "closeness", "intervals", "power",
     "domains", "clusters", "missing", "prompts", "responses", "worth", "reference", "seed", "promptkit_version",
 }  # fmt: skip
 PROMPT_KEYS = {
