@@ -447,6 +447,13 @@ def test_build_says_loudly_whether_the_drafter_has_seen_the_pack(run, pipeline):
     assert max(len(x) for x in done.out.splitlines() if "sha256" not in x) <= 80
 
 
+def test_the_licence_of_a_source_can_stand_in_pyproject(run, pipeline, tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text('[tool.promptkit.build]\nlicence = ["A1=MIT", "B2=CC-BY-4.0"]\n')
+    monkeypatch.chdir(tmp_path)
+    run("build", "--from", "mix")
+    assert pipeline[0][2]["licences"] == {"A1": "MIT", "B2": "CC-BY-4.0"}
+
+
 @pytest.mark.parametrize("bad", ["MIT", "A1=MIT --licence A1=MIT"])
 def test_a_licence_option_names_a_source_once(run, bad):
     done = run("build", "--from", "mix", "--licence", *bad.split())
@@ -477,7 +484,7 @@ def test_verify_names_the_problems_and_exits_5(run, monkeypatch):
     fake(
         monkeypatch,
         "pack",
-        verify=lambda p: {"ok": False, "problems": [{"path": "prompts.jsonl", "problem": "sha256 differs"}]},
+        verify=lambda p, *_, **__: {"ok": False, "problems": [{"path": "prompts.jsonl", "problem": "sha256 differs"}]},
     )
     done = run("verify", "pack")
     assert done.code == 5

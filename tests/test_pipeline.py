@@ -335,3 +335,44 @@ def test_a_killer_among_the_shards_is_survived_by_the_command(tmp_path: Path, pr
     assert failed == [p.relative_to(mix).as_posix() for p in sorted(mix.rglob("*.parquet"))]
     assert victim.relative_to(mix).as_posix() in failed
     assert "SIGABRT" in account[failed[0]]["reason"]
+
+
+def test_rungs_and_replicas_of_a_real_pack_are_as_near_the_mix_as_their_size_allows(example_build: Path) -> None:
+    import numpy as np
+
+    import promptkit
+
+    fitted = promptkit.load_reference(example_build)
+    pack = promptkit.load_pack(example_build)
+
+    def distance(part: object) -> float:
+        return float(promptkit.score(part, fitted).distance)
+
+    rng = np.random.default_rng(0)
+    texts = fitted.sample["text"].to_list()
+    for n, rung in pack.ladder(sizes=(10, 30)).items():
+        chance = [distance([texts[i] for i in rng.permutation(len(texts))[:n]]) for _ in range(5)]
+        assert distance(rung) < np.median(chance), n
+    ours = [distance(part) for part in pack.replicas(3)]
+    order = rng.permutation(len(pack))
+    dealt = [distance([pack[int(i)] for i in order[j::3]]) for j in range(3)]
+    assert max(ours) < np.median(dealt) + np.ptp(dealt)
+    assert np.ptp(ours) < 0.25 * np.mean(ours)
+
+
+def test_other_directories_processes_hash_seeds_and_time_zones_give_the_same_bytes(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    program = "import promptkit, sys; promptkit.build(sys.argv[1], out=sys.argv[2], size=12, name='m', processes=int(sys.argv[3]))"
+    packs = []
+    for number, (seed, zone) in enumerate((("1", "UTC"), ("2", "Asia/Tokyo"))):
+        folder = tmp_path / f"deep{number}" / ("x" * (9 * number + 1))
+        shutil.copytree(MIX, folder / "mix")
+        env = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": "C" if number else "C.UTF-8"}
+        arguments = [str(folder / "mix"), str(folder / "out"), str(number + 1)]
+        subprocess.run([sys.executable, "-c", program, *arguments], env=env, check=True, capture_output=True)
+        root = folder / "out" / "packs"
+        packs.append({p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()})
+    assert len(packs[0]) == 5
+    assert packs[0] == packs[1]
