@@ -8,12 +8,17 @@ says); a harness that has none is skipped, unless PROMPTKIT_HARNESS_NEEDED names
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +156,49 @@ def test_server_receives_the_pack_from_the_printed_command(
         for line in [wanted(r, load_pack(packs[pack]), posts[0]["path"] if posts else "")]
     ]
     assert [received(p["body"]) for p in posts] == [line for _, line in want]
+
+
+@pytest.fixture
+def guidellm_server(tmp_path: Path) -> Iterator[str]:
+    """GuideLLM's own mock server: the first token after 50 ms, the next ones every 5 ms."""
+    programs = environment("guidellm")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [programs / "guidellm", "mock-server", "--port", port, "--ttft-ms", "50", "--itl-ms", "5"]
+    log = tmp_path / "mock-server.log"
+    with log.open("w") as out, subprocess.Popen(command, env=variables(programs), stdout=out, stderr=out) as server:
+        try:
+            for _ in range(240):
+                assert server.poll() is None, log.read_text()[-3000:]
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"):
+                    break
+                time.sleep(0.5)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+@pytest.mark.parametrize("script", ["benchmark_single_stream.py", "benchmark_parallel.py"])
+def test_example_benchmarks_on_the_mock_server_of_guidellm(
+    script: str, guidellm_server: str, packs: dict[str, Path]
+) -> None:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script), str(packs["plain"])],
+        env={**os.environ, "BASE_URL": guidellm_server, "MODEL": "mock", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()[2:]
+    assert [line[:22].strip() for line in lines] == list(load_pack(packs["plain"]).by_domain())
+    if "single" in script:
+        for line in lines:
+            first, rate = (float(x) for x in re.findall(r"([\d.]+) \[", line))
+            assert first >= 50, "no first token is earlier than the server sends it"
+            assert 20 < rate < 210, "200 tokens per second at most"
 
 
 def wanted(row: dict[str, Any], pack: Pack, path: str) -> dict[str, Any]:
