@@ -5,7 +5,7 @@
     python tests/harness/setup.py --light                the three that every CI run has
 
 An environment lies in DIR/NAME with its programs in DIR/NAME/bin. They share DIR/base (torch, transformers and other
-big packages), named in a .pth file: a harness that needs another version of one installs it beside its own. One that
+big packages), or what `--base` names, in a .pth file: a harness that needs another version installs its own. One that
 is complete is left as it is; a half-made one is made anew. The exit status is 1 when one could not be made, and the
 others are still made.
 """
@@ -85,27 +85,29 @@ def main() -> int:
     parser.add_argument("directory", nargs="?", type=Path, default=ROOT / "build" / "harness")
     parser.add_argument("--only", help=f"names, comma between: {', '.join(HARNESSES)}")
     parser.add_argument("--light", action="store_true", help=f"only {', '.join(LIGHT)}")
+    parser.add_argument("--base", type=Path, help="an environment with torch to share, instead of DIR/base")
     given = parser.parse_args()
     names = given.only.split(",") if given.only else list(LIGHT if given.light else HARNESSES)
     if unknown := [n for n in names if n not in HARNESSES]:
         parser.error(f"no environment is called {', '.join(unknown)}; there are {', '.join(HARNESSES)}")
     directory = given.directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    failed = [name for name in names if not make(directory, name)]
+    base = given.base.resolve() if given.base else directory / "base"
+    failed = [name for name in names if not make(directory, name, base)]
     if failed:
         print(f"could not make: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def make(directory: Path, name: str) -> bool:
+def make(directory: Path, name: str, base: Path) -> bool:
     """Make DIR/NAME unless it is there with these packages; say what happened."""
     where = directory / name
     stamp = where / "complete.json"
-    wanted = json.dumps(recipe(name), sort_keys=True)
+    wanted = json.dumps([str(base), *recipe(name)], sort_keys=True)
     if stamp.is_file() and stamp.read_text() == wanted:
         print(f"{name:10} is there", flush=True)
         return True
-    if name not in ("base", "promptfoo") and not make(directory, "base"):
+    if name not in ("base", "promptfoo") and base == directory / "base" and not make(directory, "base", base):
         return False
     start = time.monotonic()
     shutil.rmtree(where, ignore_errors=True)
@@ -113,7 +115,7 @@ def make(directory: Path, name: str) -> bool:
         if name == "promptfoo":
             promptfoo(where)
         else:
-            environment(directory, name)
+            environment(where, name, base)
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"{name:10} FAILED: {error}", file=sys.stderr, flush=True)
         return False
@@ -129,9 +131,8 @@ def recipe(name: str) -> list[object]:
     return [PROMPTFOO] if name == "promptfoo" else [sys.version, BASE, *HARNESSES[name]]
 
 
-def environment(directory: Path, name: str) -> None:
+def environment(where: Path, name: str, base: Path) -> None:
     """Make a virtual environment, let it see the base's packages, install the harness."""
-    where = directory / name
     quiet([sys.executable, "-m", "venv", str(where)])
     packages, bare = (BASE, []) if name == "base" else HARNESSES[name]
     constraint = where / "constraint.txt"
@@ -140,8 +141,8 @@ def environment(directory: Path, name: str) -> None:
     if name == "base":
         quiet([*install, TORCH])
     else:
-        site, base = (next((d / "lib").glob("python3*/site-packages")) for d in (where, directory / "base"))
-        (site / "zz-base.pth").write_text(f"{base}\n")
+        site, shared = (next((d / "lib").glob("python3*/site-packages")) for d in (where, base))
+        (site / "zz-base.pth").write_text(f"{shared}\n")
     quiet([*install, "-c", str(constraint), *packages])
     if bare:
         quiet([*install, "-c", str(constraint), "--no-deps", *bare])
