@@ -60,9 +60,9 @@ def test_ci_runs_the_line_of_the_readme(tmp_path: Path) -> None:
     fake.parent.mkdir()
     fake.write_text('#!/bin/sh\nfor last; do :; done\necho "RUN $last"\n')
     fake.chmod(0o755)
-    pytest_in_venv = tmp_path / ".venv/bin/pytest"
-    pytest_in_venv.parent.mkdir(parents=True)
-    pytest_in_venv.symlink_to("/bin/true")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("pytest", "python"):
+        (tmp_path / ".venv/bin" / name).symlink_to("/bin/true")
     env = {**os.environ, "PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["/bin/bash", ".ci/run"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
