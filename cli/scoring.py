@@ -200,9 +200,12 @@ def show_score(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
         _show_foreign(talk, v, texts)
     _show_missing(talk, v)
     _show_domains(talk, v)
+    _show_structure(talk, v, texts)
     _show_responses(talk, v)
     _show_power(talk, v)
     talk.line()
+    if v.get("advice"):
+        talk.line(f"size: {v['advice']}")
     if v.get("worth"):
         talk.line(f"worth: {v['worth']['text']}")
     talk.line(
@@ -246,6 +249,9 @@ def _show_parts(talk: Talk, v: dict[str, Any]) -> None:
         [[part, number(v.get(k)), interval(bounds.get(k)), number(chance.get(k)), asks] for part, k, asks in parts],
     )
     talk.line()
+    effective = v.get("n_effective")
+    if is_number(effective) and effective < v["n"] - 0.5:
+        talk.line(f"weights    {v['n']} prompts, weighted, tell as much as {number(effective, 1)} of equal weight")
     if not is_number(v.get("distance")):
         return
     distance, floor, ratio = number(v.get("distance"), 3), number(v.get("noise_floor"), 3), number(v.get("ratio"))
@@ -314,17 +320,43 @@ def _show_domains(talk: Talk, v: dict[str, Any]) -> None:
     domains = v.get("domains") or []
     if not domains:
         return
-    rows = [(d["domain"], d.get("reference_share") or 0.0, d.get("candidate_share") or 0.0) for d in domains]
+    rows = [(d["domain"], d.get("reference_share") or 0.0, d.get("candidate_share") or 0.0, _off(d)) for d in domains]
     rows.sort(key=lambda r: (-r[1], -r[2], r[0]))
-    top = max(max(r[1:]) for r in rows)
+    top = max(max(r[1:3]) for r in rows)
     talk.heading("domains")
     talk.table(
-        ["domain", ">mix", "", ">here", ""],
+        ["domain", ">mix", "", ">here", "", ""],
         [
-            [name, percent(mix), talk.bar(mix, top, 14), percent(here), talk.bar(here, top, 14)]
-            for name, mix, here in rows
+            [name, percent(mix), talk.bar(mix, top, 14), percent(here), talk.bar(here, top, 14), off]
+            for name, mix, here, off in rows
         ],
     )
+
+
+def _off(row: dict[str, Any]) -> str:
+    """Say whether a share is beyond what chance makes, with all shares of the table tested at once."""
+    p, mix, here = row.get("p_value"), row.get("reference_share") or 0.0, row.get("candidate_share") or 0.0
+    return ("too few" if here < mix else "too many") if is_number(p) and p < 0.05 else ""
+
+
+def _show_structure(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
+    """Print lengths, turns and tools where they differ from the mix's, and the prompts that stand out by them."""
+    rows = v.get("prompts") or []
+    off = [s for s in v.get("structure") or [] if is_number(s.get("p_value")) and s["p_value"] < 0.05]
+    odd = [p for p in rows if p.get("outliers")]
+    if not off and not odd:
+        return
+    talk.heading("length and structure")
+    for s in off:
+        show = count if s["what"].startswith("median") else percent
+        mix, here = (show(round(x) if show is count else x) for x in (s["reference"], s["candidates"]))
+        talk.line(f"{s['what']}: {mix} in the mix, {here} here")
+    if len(odd) > 0.01 * len(rows) + 1 or 0 < len(odd) <= 3:
+        talk.line(f"odd ones: {len(odd)} of {len(rows)} (chance alone would list about {0.01 * len(rows):.1f})")
+        width = min(talk.out.width, 120)
+        for p in odd[:3]:
+            said = f"    {'; '.join(p['outliers'])}: "
+            talk.line(said + snippet(_text(texts, p), max(width - len(said), 8)))
 
 
 def _show_responses(talk: Talk, v: dict[str, Any]) -> None:

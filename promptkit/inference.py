@@ -344,7 +344,26 @@ def binomial_at_most(k: int, n: int, p: float) -> float:
     return min(1.0, float(np.exp(logs + i * math.log(p) + (n - i) * math.log1p(-p)).sum()))
 
 
+def share_test(share: float, n: float, expected: float, m: float) -> float:
+    """Return the two-sided p-value of a share seen in n draws, where `expected` is itself a share of m rows.
+
+    Binomial, of as many draws as have the variance of the difference, 1 / (1/n + 1/m): a sample of 500 rows does not
+    know its shares to the percent. A kind that the m rows lack is taken to have one row in m + 1. n and m may be
+    effective numbers. Doubling the smaller tail makes it conservative.
+    """
+    draws = max(1, round(1.0 / (1.0 / n + 1.0 / m)))
+    k, expected = round(share * draws), min(max(expected, 1.0 / (m + 1.0)), 1.0 - 1.0 / (m + 1.0))
+    low = binomial_at_most(k, draws, expected)
+    high = 1.0 - binomial_at_most(k - 1, draws, expected) if k > 0 else 1.0
+    return min(1.0, 2.0 * max(0.0, min(low, high)))
+
+
 # ------------------------------------------------------------------------------------------------ intervals
+
+
+def normal_cdf(x: float) -> float:
+    """Return the chance that a standard normal value is at most x."""
+    return NormalDist().cdf(x)
 
 
 def z(level: float = 0.95) -> float:
@@ -439,22 +458,31 @@ def jackknife_mmd2(features: NDArray[Any], mean: NDArray[Any], within: float, we
 
     value = float(unbiased(m @ m, w @ w, m @ mean)) if n > 1 else math.nan
     if n < 3:
-        return Jackknife(value, math.nan, np.full(n, math.nan))
+        return Jackknife(value, math.nan, np.full(n, math.nan), math.nan)
     rest = 1.0 - w
     own = (m @ m - 2.0 * w * to_own + w * w) / rest**2  # |m without i|^2, with f_i.f_i = 1
     squares = (w @ w - w * w) / rest**2
     left_out = unbiased(own, squares, (m @ mean - w * to_mix) / rest)
     stderr = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-    return Jackknife(value, stderr, left_out)
+    # Mean squared kernel between different rows, centred on the set: ||F'WF||^2 without its diagonal.
+    C = F - m
+    second = (C * w[:, None]).T @ C
+    pairs = float((second * second).sum() - ((w * (C * C).sum(axis=1)) ** 2).sum()) / (1.0 - float(w @ w))
+    return Jackknife(value, stderr, left_out, 4.0 * max(0.0, pairs) * float(w @ w) ** 2)
 
 
 @dataclass(frozen=True)
 class Jackknife:
-    """An estimate, its standard error, and the estimate without each row in turn."""
+    """An estimate, its standard error, the estimate without each row in turn.
+
+    `second_order` is the part of stderr^2 that falls as 1/n^2, all of it where the sets are alike; the rest falls
+    as 1/n.
+    """
 
     value: float
     stderr: float
     left_out: Floats
+    second_order: float
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return value +- z stderr."""
@@ -470,6 +498,48 @@ def equivalence(value: float, stderr: float, margin: float) -> float:
     if not stderr > 0.0 or math.isnan(value):
         return math.nan
     return NormalDist().cdf((value - margin) / stderr)
+
+
+def enough_for_equivalence(
+    jack: Jackknife, n: float, margin: float, *, value: float | None = None, level: float = 0.95, target: float = 0.8
+) -> int | None:
+    """Return how many rows like these n would put the upper bound of a squared distance below `margin`.
+
+    In `target` of all tries, if `value` (default: the estimate, at least 0) is the truth; None: no number would.
+    """
+    value = max(0.0, jack.value if value is None else value)
+    second = min(jack.second_order, jack.stderr**2)
+    first = jack.stderr**2 - second
+    reach = z(level) + NormalDist().inv_cdf(target)
+
+    def enough(size: int) -> bool:
+        return value + reach * math.sqrt(first * n / size + second * (n / size) ** 2) <= margin
+
+    return _smallest(enough)
+
+
+def enough_for_share(share: float, least: float, *, level: float = 0.95, target: float = 0.8) -> int | None:
+    """Return how many cases put the lower bound of a share, if it is truly `share`, above `least`; None: no number."""
+
+    def enough(size: int) -> bool:
+        unlucky = share - NormalDist().inv_cdf(target) * math.sqrt(share * (1.0 - share) / size)
+        return unlucky > 0.0 and wilson(unlucky, size, level=level)[0] >= least
+
+    return _smallest(enough)
+
+
+def _smallest(enough: Callable[[int], bool], most: int = 1_000_000) -> int | None:
+    """Return the smallest size from 2 on that is enough, where a larger one is too; None above `most`."""
+    high = 2
+    while not enough(high):
+        high *= 2
+        if high > most:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 # ------------------------------------------------------------------------------------------------ power

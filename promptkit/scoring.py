@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptkit import inference
+from promptkit import inference, structure
 from promptkit.comparison import ALPHA, POWER_SIZES, Mix, Rows
 from promptkit.conversation import Prompt, opening, prompt_id
 from promptkit.distances import checked, total_variation
@@ -56,12 +56,16 @@ class Score:
     distance, noise_floor : MMD to the mix, and its mean over random draws of the mix of the same size;  excess :
     distance beyond chance, comparable across sizes;  p_value : smaller of p_fidelity and p_mix, calibrated;  fidelity,
     coverage, mix_overlap, domain_overlap : 0..1 (coverage may exceed 1);  typicality (ranks sets by acceptance, see
-    docs/acceptance.md), cross_entropy (bits per token), closeness (cosine) : set means;  chance : what random draws get on average;  null : arrays behind floor and p-value.
+    docs/acceptance.md), cross_entropy (bits per token), closeness (cosine) : set means;  n_effective : what the
+    weights leave of n;  equivalence : whether the distance is shown to be small;  advice : how many prompts that takes;
+    structure : lengths, turns, tools;  chance : what random draws get on average;  null : arrays behind floor and
+    p-value.
     """
 
     verdict: str
     verdict_code: str
     n: int
+    n_effective: float
     distance: float | None
     noise_floor: float | None
     excess: float | None
@@ -77,7 +81,10 @@ class Score:
     closeness: float | None
     intervals: dict[str, Interval]
     chance: dict[str, float]
+    equivalence: dict[str, Any] | None
+    advice: str | None
     power: list[dict[str, Any]]
+    structure: list[dict[str, Any]]
     domains: pl.DataFrame
     clusters: pl.DataFrame
     missing: pl.DataFrame
@@ -182,6 +189,7 @@ def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int
         verdict=verdict,
         verdict_code=code,
         n=n,
+        n_effective=found.n_effective,
         distance=_number(found.distance),
         noise_floor=_number(found.floor),
         excess=_number(found.excess),
@@ -197,7 +205,10 @@ def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int
         closeness=_number(float(weights @ seen.closeness)),
         intervals={k: v for k, v in found.intervals.items() if math.isfinite(v[0]) and math.isfinite(v[1])},
         chance=_by_chance(chance),
+        equivalence=found.equivalence,
+        advice=_advice(found),
         power=found.power,
+        structure=found.structure,
         domains=shares,
         clusters=clusters,
         missing=missing,
@@ -293,6 +304,7 @@ class _Seen:
     leaks: list[dict[str, Any] | None]
     response_typicality: Floats  # NaN: no response, or none to compare with
     response_bits: Floats
+    shape: dict[str, NDArray[Any]]  # of `structure`
 
     @property
     def known(self) -> bool:
@@ -345,6 +357,7 @@ def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
         leaks=leaks(texts, reference.sample["text"].to_list()),
         response_typicality=response_typicality,
         response_bits=response_bits,
+        shape=structure.shapes(prompts, [len(i) for i in ids]),
     )
 
 
@@ -357,6 +370,7 @@ class _Set:
 
     n: int
     n_effective: float  # what the weights leave of n
+    m: float  # rows of the mix's sample, likewise
     n_foreign: int | None
     domain_names: list[str]
     domain_shares: tuple[Floats, Floats]  # reference, candidates
@@ -373,6 +387,8 @@ class _Set:
     joint: Joint | None = None
     chance: Chance | None = None
     power: list[dict[str, Any]] = field(default_factory=list)
+    structure: list[dict[str, Any]] = field(default_factory=list)
+    equivalence: dict[str, Any] | None = None
 
 
 def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str) -> _Set:
@@ -399,7 +415,8 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
     belongs = seen.typicality >= ALPHA
     found = _Set(
         n=n,
-        n_effective=inference.effective_size(w),
+        n_effective=round(inference.effective_size(w), 6),
+        m=inference.effective_size(row_weights),
         n_foreign=int((~belongs).sum()) if seen.known else None,
         domain_names=names,
         domain_shares=shares[0],
@@ -418,14 +435,16 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
     if not len(held) or not seen.known:
         return found
 
+    found.structure = structure.table(seen.shape, structure.of_sample(reference.sample), weights, row_weights)
     in_fit = np.isin(seen.units[order], rows.units[fit])
     rng = np.random.default_rng([seed, n])
     chance = found.chance = mix.chance(w, rng)
     found.floor = float(chance.distance.mean())
     low, high = np.quantile(chance.distance, [0.025, 0.975])
     found.intervals["noise_floor"] = (float(low), float(high))
-    _excess(found, mix, candidates, chance.excess2)
-    _fidelity(found, float(w @ (candidates.typicality >= ALPHA)))
+    share = float(w @ (candidates.typicality >= ALPHA))
+    _fidelity(found, share)
+    _excess(found, mix, candidates, chance.excess2, share)
     found.joint = mix.test(mix.table(candidates), w, draws=draws, rng=rng)
     found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
     found.power = mix.power(sorted({*POWER_SIZES, n}), rng)
@@ -482,13 +501,28 @@ def _distances(found: _Set, mix: Mix, candidates: Rows, order: NDArray[np.int64]
     found.influence[order] = np.where(w < 1.0, found.distance - without, math.nan)
 
 
-def _excess(found: _Set, mix: Mix, candidates: Rows, by_chance: float) -> None:
+def _excess(found: _Set, mix: Mix, candidates: Rows, by_chance: float, share: float) -> None:
+    """Set the excess, whether it is shown to be small, and how many prompts like these would show it."""
     F = mix.features(candidates.X)[:, : mix.width]
     jack = inference.jackknife_mmd2(F, mix.mean[: mix.width], mix.within[0], candidates.weights)
     low, high = jack.interval()
     found.excess, *ends = (math.sqrt(max(0.0, v - by_chance)) if math.isfinite(v) else math.nan
                            for v in (jack.value, low, high))  # fmt: skip
     found.intervals["excess"] = (ends[0], ends[1])
+    if not math.isfinite(jack.stderr):
+        return
+    beyond = jack.value - by_chance
+    sizes = (
+        inference.enough_for_equivalence(jack, found.n_effective, CLOSE**2, value=beyond),
+        # No set of the mix has a share of more than 0.95 in the long run, whatever a small one shows.
+        inference.enough_for_share(min(share, 1.0 - ALPHA), FAITHFUL * (1.0 - ALPHA)),
+    )
+    needed = None if None in sizes else max(s for s in sizes if s is not None) * found.n / found.n_effective
+    found.equivalence = {
+        "margin": CLOSE,
+        "p_value": _number(inference.equivalence(beyond, jack.stderr, CLOSE**2)),
+        "n_needed": None if needed is None else _two_digits(needed),
+    }
 
 
 def _fidelity(found: _Set, share: float) -> None:
@@ -530,10 +564,17 @@ def _domain_table(found: _Set) -> pl.DataFrame:
         "domain": [found.domain_names[i] for i in kept],
         "reference_share": mine[kept],
         "candidate_share": theirs[kept],
+        "p_value": _share_tests(found, mine[kept], theirs[kept]),
     }
-    return pl.DataFrame(
-        columns, schema={"domain": pl.String, "reference_share": pl.Float64, "candidate_share": pl.Float64}
-    )
+    return pl.DataFrame(columns, schema={k: pl.String if k == "domain" else pl.Float64 for k in columns})
+
+
+def _share_tests(found: _Set, mine: Floats, theirs: Floats) -> list[float | None]:
+    """Return the p-value of each share, Benjamini-Hochberg over all of them; None where p-values are refused."""
+    if found.joint is None:
+        return [None] * len(mine)
+    each = [inference.share_test(b, found.n_effective, a, found.m) for a, b in zip(mine, theirs, strict=True)]
+    return [float(p) for p in inference.benjamini_hochberg(each)]
 
 
 def _cluster_table(found: _Set, reference: Reference) -> pl.DataFrame:
@@ -544,6 +585,7 @@ def _cluster_table(found: _Set, reference: Reference) -> pl.DataFrame:
     return reference.clusters.select("cluster", "name", "domain").with_columns(
         pl.Series("reference_share", mine[numbers], dtype=pl.Float64),
         pl.Series("candidate_share", theirs[numbers], dtype=pl.Float64),
+        pl.Series("p_value", _share_tests(found, mine[numbers], theirs[numbers]), dtype=pl.Float64),
     )
 
 
@@ -569,7 +611,7 @@ def _missing(found: _Set, clusters: pl.DataFrame, reference: Reference) -> pl.Da
         rows.with_columns(pl.Series("gap", mine - theirs))
         .filter(pl.Series(listed))
         .sort(["gap", "cluster"], descending=[True, False])
-        .drop("gap")
+        .drop("gap", "p_value")
     )
 
 
@@ -587,6 +629,7 @@ def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Re
         ]
         for rows, cosines in zip(seen.nearest, seen.cosine, strict=True)
     ]
+    of_mix = structure.of_sample(reference.sample)
     leak = pl.Struct({"kind": pl.String, "share": pl.Float64})
     near = pl.List(pl.Struct({"similarity": pl.Float64, "text": pl.String, "source": pl.String}))
     columns: list[tuple[str, Any, Any]] = [
@@ -600,6 +643,9 @@ def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Re
         ("cluster", seen.cluster.tolist(), pl.Int64),
         ("nearest_similarity", [x[0]["similarity"] if x else 0.0 for x in nearest], pl.Float64),
         ("nearest", nearest, near),
+        ("n_tokens", seen.shape["n_tokens"], pl.Int64),
+        ("length_percentile", structure.length_percentiles(seen.shape["n_tokens"], of_mix), pl.Float64),
+        ("outliers", structure.outliers(seen.shape, of_mix), pl.List(pl.String)),
         ("influence", _numbers(found.influence), pl.Float64),
         ("leaked", [leak is not None for leak in seen.leaks], pl.Boolean),
         ("leak", [x and {"kind": x["kind"], "share": float(x["share"])} for x in seen.leaks], leak),
@@ -670,13 +716,19 @@ def _parts(found: _Set, missing: pl.DataFrame) -> str:
         out = [f"the prompts as a whole are odder than those of the mix ({foreign} of {n} below 5 %, {by_chance})"]
     elif foreign > 2 * ALPHA * n:
         out = [f"{foreign} of {n} prompts look foreign, no more than chance may make ({by_chance})"]
-    else:
+    elif found.intervals["fidelity"][0] >= FAITHFUL:
         out = [f"the prompts belong ({foreign} of {n} look foreign, {by_chance})"]
-    high = found.intervals.get("coverage", (math.nan, math.nan))[1]
+    else:
+        out = [f"no sign of foreign prompts ({foreign} of {n} look foreign, {by_chance})"]
+    low, high = found.intervals.get("coverage", (math.nan, math.nan))
     if high < 0.9:
         out.append(f"they reach {found.coverage:.0%} of what a random draw reaches")
-    elif math.isfinite(high):
+    elif low >= 0.9:
         out.append(f"they reach as much of the mix as a random draw ({found.coverage:.2f})")
+    elif math.isfinite(high):
+        out.append(
+            f"they may reach as much of the mix as a random draw ({found.coverage:.2f}, {low:.2f} to {high:.2f})"
+        )
     if found.joint.family["mix"] < ALPHA:
         text = "the proportions are off"
         if len(missing):
@@ -700,6 +752,22 @@ def _blind(found: _Set) -> str:
     enough = inference.sample_size(found.power, rows[0]["change"])
     advice = f"; {enough} would find {rows[0]['change']}" if enough and enough > found.n else ""
     return f" A set of {found.n} mostly misses: {listed}{advice}."
+
+
+def _advice(found: _Set) -> str | None:
+    """Return whether more prompts like these would make the verdict a yes, and about how many."""
+    if found.equivalence is None or "fidelity" not in found.intervals:
+        return None
+    within = f"within {CLOSE:.2f} of the mix"
+    needed, excess, fidelity = found.equivalence["n_needed"], found.intervals["excess"], found.intervals["fidelity"]
+    if excess[1] <= CLOSE and fidelity[0] >= FAITHFUL:
+        return f"{found.n} prompts are enough to call this set {within}"
+    if excess[0] > CLOSE or fidelity[1] < FAITHFUL:
+        why = f"its excess is above {CLOSE:.2f}" if excess[0] > CLOSE else "too many of them do not belong"
+        return f"more prompts like these will not bring the set {within}: {why}"
+    if needed is None:
+        return f"whether more prompts like these would bring the set {within} is open: it lies near that bound"
+    return f"to call this set {within} takes about {max(needed, found.n + 1):,} prompts like these"
 
 
 # ------------------------------------------------------------------------------------------------- two sets, one mix
@@ -771,6 +839,12 @@ def _by_chance(chance: Chance | None) -> dict[str, float]:
         "mix_overlap": float(chance.mix_overlap.mean()),
         "domain_overlap": float(chance.domain_overlap.mean()),
     }
+
+
+def _two_digits(value: float) -> int:
+    """Return a number rounded up to two digits: 163 is 170."""
+    step = int(10 ** max(0, len(str(math.ceil(value))) - 2))
+    return math.ceil(value / step) * step
 
 
 def _number(value: float) -> float | None:

@@ -123,6 +123,27 @@ def test_score_prints_the_verdict_and_its_parts(run, scored):
     assert "next: promptkit score p.jsonl --report score.html" in done.err
 
 
+def test_what_is_off_stands_in_its_row_and_length_only_where_it_differs(run, scored):
+    out = run("score", "p.jsonl").out
+    domains = {line.split()[0]: line for line in out.splitlines() if line.startswith(("coding", "agentic", "encyclo"))}
+    assert domains["encyclopedic"].endswith("too many")
+    assert not domains["coding"].endswith(("too many", "too few"))
+    assert "median tokens: 212 in the mix, 11 here" in out
+    assert "tools: 75.0 % in the mix, 0.0 % here" in out
+    assert "several user turns" not in out
+    assert "odd ones: 1 of 4 (chance alone would list about 0.0)" in out
+    assert "2,004 tokens, longer than 99.9 % of the mix: <script>" in out
+    assert "size: more prompts like these will not bring the set within 0.10 of the mix" in out
+    scored.changes.update(structure=[], prompts=score_json()["prompts"][:1])
+    assert "length and structure" not in run("score", "p.jsonl").out
+
+
+def test_weights_show_what_they_leave_of_n(run, scored):
+    assert "equal weight" not in run("score", "p.jsonl").out
+    scored.changes.update(n_effective=1.43)
+    assert "weights    4 prompts, weighted, tell as much as 1.4 of equal weight" in run("score", "p.jsonl").out
+
+
 def test_every_line_fits_eighty_columns_and_hides_nothing_dangerous(run, scored):
     from rich.cells import cell_len
 

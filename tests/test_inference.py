@@ -316,6 +316,52 @@ def test_jackknife_interval_covers_the_true_distance(shift):
     assert hits / 150 >= 0.88
 
 
+def test_the_part_of_the_error_that_falls_faster_is_all_of_it_where_sets_are_alike():
+    rng = np.random.default_rng(5)
+    base = rng.normal(size=(4000, 3))
+    f = ds.fourier(3, (2.0,), n_features=256, seed=0)
+    mean = f(base).mean(axis=0)
+
+    def parts(n, shift):
+        jacks = [
+            inf.jackknife_mmd2(f(rng.normal(size=(n, 3)) + shift), mean, float(mean @ mean), np.full(n, 1 / n))
+            for _ in range(40)
+        ]
+        return np.mean([j.second_order for j in jacks]), np.mean([j.stderr**2 for j in jacks])
+
+    alike, alike_twice, far = parts(40, 0.0), parts(80, 0.0), parts(40, 1.0)
+    assert alike[0] == pytest.approx(alike[1], rel=0.25)
+    assert alike[0] / alike_twice[0] == pytest.approx(4.0, rel=0.2)
+    assert far[0] < 0.3 * far[1]
+
+
+def test_sizes_that_are_enough_are_enough_and_one_less_is_not():
+    jack = inf.Jackknife(0.004, 0.004, np.zeros(20), 0.004**2)  # all of the error falls as 1/n
+    n = inf.enough_for_equivalence(jack, 20, 0.01)
+    reach = inf.z(0.95) + 0.8416
+    assert 0.004 + reach * 0.004 * 20 / n <= 0.01 < 0.004 + reach * 0.004 * 20 / (n - 1)
+    slow = inf.enough_for_equivalence(inf.Jackknife(0.004, 0.004, np.zeros(20), 0.0), 20, 0.01)
+    assert slow == pytest.approx(20 * (reach * 0.004 / 0.006) ** 2, abs=1)
+    assert inf.enough_for_equivalence(inf.Jackknife(0.02, 0.001, np.zeros(20), 0.0), 20, 0.01) is None
+    n = inf.enough_for_share(0.95, 0.855)
+    rng = np.random.default_rng(0)
+    shown = np.mean([inf.wilson(x / n, n)[0] >= 0.855 for x in rng.binomial(n, 0.95, 4000)])
+    assert shown == pytest.approx(0.8, abs=0.08)
+    assert inf.enough_for_share(0.85, 0.855) is None
+
+
+def test_a_share_is_tested_against_a_share_that_is_itself_a_sample():
+    rng = np.random.default_rng(2)
+    for n, m in ((20, 300), (200, 300), (200, 20000)):
+        p = [inf.share_test(rng.binomial(n, 0.2) / n, n, rng.binomial(m, 0.2) / m, m) for _ in range(2000)]
+        assert np.mean(np.array(p) < 0.05) < 0.06, (n, m)
+    from scipy.stats import binom
+
+    assert inf.share_test(0.4, 50, 0.2, math.inf) == pytest.approx(2 * binom.sf(19, 50, 0.2))
+    assert inf.share_test(0.5, 20, 0.0, 400) < 1e-6  # a kind that the mix lacks
+    assert inf.share_test(0.05, 20, 0.0, 400) > 0.05  # one prompt of it may be chance
+
+
 def test_equivalence_is_shown_by_a_small_distance_with_a_small_error():
     assert inf.equivalence(0.01, 0.02, 0.1) < 0.001
     assert inf.equivalence(0.1, 0.02, 0.1) == pytest.approx(0.5)

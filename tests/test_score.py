@@ -37,13 +37,13 @@ OPEN = {
 MIX = ("sort", "shell", "query", "issue")
 NEAREST_KEYS = {"similarity", "text", "source"}
 STABLE = {
-    "verdict", "verdict_code", "representative", "n", "distance", "noise_floor", "ratio", "excess", "p_value", "p_fidelity",
+    "verdict", "verdict_code", "representative", "n", "n_effective", "distance", "noise_floor", "ratio", "excess", "p_value", "p_fidelity",
     "p_mix", "fidelity", "coverage", "mix_overlap", "domain_overlap", "typicality", "cross_entropy", "closeness", "intervals", "power",
-    "domains", "clusters", "missing", "prompts", "responses", "worth", "reference", "seed", "promptkit_version",
+    "equivalence", "advice", "structure", "domains", "clusters", "missing", "prompts", "responses", "worth", "reference", "seed", "promptkit_version",
 }  # fmt: skip
 PROMPT_KEYS = {
     "index", "id", "typicality", "belongs", "cross_entropy", "closeness", "domain", "cluster", "nearest_similarity",
-    "nearest", "influence", "leaked", "leak",
+    "nearest", "n_tokens", "length_percentile", "outliers", "influence", "leaked", "leak",
 }  # fmt: skip
 
 
@@ -174,6 +174,60 @@ def test_twenty_good_prompts_are_too_few_to_be_sure_and_it_says_what_they_miss(r
     assert power[20, "10 % foreign"] < 0.8 < power[200, "25 % foreign"]
 
 
+def test_words_of_certainty_need_an_interval(ref):
+    """At n = 9 nothing is shown: neither that prompts belong nor that the mix is reached."""
+    s = scoring.score(texts(9, 12), ref, draws=199)
+    assert s.intervals["fidelity"][0] < 0.9
+    assert s.intervals["coverage"][0] < 0.9 <= s.intervals["coverage"][1]
+    assert "no sign of foreign prompts" in s.verdict
+    assert "they may reach as much" in s.verdict
+    assert "the prompts belong" not in s.verdict
+
+
+def test_equivalence_and_advice(good, bad, ref):
+    assert good.equivalence["margin"] == 0.10
+    assert good.equivalence["p_value"] < 0.025  # one side of a 95 % interval: what a yes asks of the distance
+    assert good.equivalence["n_needed"] <= 200
+    assert good.advice == "200 prompts are enough to call this set within 0.10 of the mix"
+    assert bad.equivalence["p_value"] > 0.9
+    assert bad.equivalence["n_needed"] is None
+    assert bad.advice.startswith("more prompts like these will not bring the set within 0.10 of the mix: ")
+    few = scoring.score(texts(20, 31), ref, draws=199)
+    assert 20 < few.equivalence["n_needed"] < 500
+    assert (
+        few.advice
+        == f"to call this set within 0.10 of the mix takes about {few.equivalence['n_needed']} prompts like these"
+    )
+
+
+def test_shares_are_tested_all_at_once(good, ref):
+    assert min(good.clusters["p_value"]) > 0.05
+    shell = scoring.score(texts(60, 4, ("shell",)), ref, draws=99)
+    domains = {d: p for d, p in shell.domains.select("domain", "p_value").rows()}
+    assert domains["coding"] < 0.01
+    found = shell.clusters.filter(pl.col("p_value") < 0.05)
+    assert len(found) > 3
+    over = found.filter(pl.col("candidate_share") > pl.col("reference_share"))
+    assert over["candidate_share"].sum() > 0.8
+    assert shell.domains["p_value"].null_count() == 0
+    refused = scoring.score(texts(20, 1), fit(50)).domains["p_value"]
+    assert refused.null_count() == len(refused)
+
+
+def test_length_and_structure_stand_beside_the_mix(ref):
+    many = [{"role": "user", "content": "find files"}, {"role": "assistant", "content": "x"}] * 3
+    many.append({"role": "user", "content": "Now remove the directory"})
+    s = scoring.score([*texts(30, 3), "word " * 900, many], ref, draws=99)
+    *usual, long, turns = s.prompts["outliers"].to_list()
+    assert usual == [[]] * 30
+    assert long == ["900 tokens, longer than all of the mix"]
+    assert turns[-1] == "4 user turns, more than all of the mix"
+    assert s.prompts["length_percentile"][30] == 1.0
+    rows = {r["what"]: r for r in s.structure}
+    assert rows["median tokens"]["p_value"] > 0.05
+    assert rows["tools"] == {"what": "tools", "reference": 0.0, "candidates": 0.0, "p_value": 1.0}
+
+
 def test_repeated_prompts_are_seen(ref):
     s = scoring.score(texts(20, 8) * 10, ref, draws=199)
     assert s.p_mix < 0.05
@@ -233,6 +287,9 @@ OWN = (
     "cluster",
     "nearest_similarity",
     "nearest",
+    "n_tokens",
+    "length_percentile",
+    "outliers",
     "leaked",
     "leak",
 )
@@ -315,8 +372,11 @@ def test_json_has_the_stable_keys_and_no_nan(good, bad, small):
         assert all(set(p) == PROMPT_KEYS for p in j["prompts"])
         assert [p["index"] for p in j["prompts"]] == list(range(s.n))
         assert j["representative"] is (j["verdict_code"] == "yes")
-    assert set(good.to_json()["domains"][0]) == {"domain", "reference_share", "candidate_share"}
-    assert set(good.to_json()["clusters"][0]) == {"cluster", "name", "domain", "reference_share", "candidate_share"}
+    assert set(good.to_json()["domains"][0]) == {"domain", "reference_share", "candidate_share", "p_value"}
+    shares = {"cluster", "name", "domain", "reference_share", "candidate_share", "p_value"}
+    assert set(good.to_json()["clusters"][0]) == shares
+    assert set(good.to_json()["equivalence"]) == {"margin", "p_value", "n_needed"}
+    assert set(good.to_json()["structure"][0]) == {"what", "reference", "candidates", "p_value"}
     assert set(good.to_json()["power"][0]) == {"n", "change", "power"}
 
 
