@@ -1,6 +1,6 @@
 """Compare what GuideLLM's own loader makes of an export, as the printed command tells it, with the pack.
 
-    guidellm/bin/python tests/harness/check_guidellm.py EXPORT_DIRECTORY PACK_DIRECTORY
+guidellm/bin/python tests/harness/check_guidellm.py EXPORT_DIRECTORY PACK_DIRECTORY
 """
 
 from __future__ import annotations
