@@ -54,6 +54,11 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @click.option(
     "--response", metavar="FIELD", help="The field that holds a model's answers, where it has an unusual name."
 )
+@click.option(
+    "--weights",
+    metavar="FIELD",
+    help="The field that says how often a prompt is run; default: `weight` where there is one.",
+)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Of the null draws.")
 @click.option("--draws", type=click.IntRange(99), default=1999, show_default=True, help="Null draws per batch.")
 @click.option(
@@ -67,7 +72,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @shared
 def score_command(
     talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
-    response: str | None, seed: int, draws: int, weight: str | None, **limits: float | None,
+    response: str | None, weights: str | None, seed: int, draws: int, weight: str | None, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
     # What a score makes lives until its end; looking for garbage in it again and again is a tenth of a cold run.
@@ -84,7 +89,7 @@ def score_command(
         if limit is not None and limit != limit:
             raise UsageError(f"--{name.replace('_', '-')} is NaN", hint="give a number")
     path = resolve_reference(talk, against)
-    candidates = read_candidates(prompts, fmt=fmt, response=response)
+    candidates = read_candidates(prompts, fmt=fmt, response=response, weights=weights)
     say_what_was_read(talk, candidates, prompts)
     with Progress(talk) as progress:
         progress("load the reference", 0)
@@ -100,7 +105,10 @@ def score_command(
     if report:
         from promptkit.report import render
 
-        render(score=verdict, reference=reference, texts=texts, out=report, title=prompts)
+        from .packs import pack_beside
+
+        pack = pack_beside(path)
+        render(score=verdict, reference=reference, pack=pack, texts=texts, out=report, title=prompts)
     if talk.json:
         talk.document(verdict)
     elif markdown:

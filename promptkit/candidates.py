@@ -11,9 +11,10 @@
 
 The shape is judged by the content; the suffix only settles what content cannot (YAML or text). Compressed files (gz,
 zst, xz, bz2) are opened. Which field means what: `dialects.py`. A final assistant turn is
-the candidate's response, as is `response`, `output`, `completion`, `generated_text`, ... Text is kept as it is; lone
-surrogates become U+FFFD. All problems of a file are reported at once with their lines. YAML and scripts are written by
-hand, so what is wrong in them is a UsageError (2); data files raise InputError (4), and so does a file of 0 prompts.
+the candidate's response, as is `response`, `output`, `completion`, `generated_text`, ... `weight` says how much a
+prompt counts. Text is kept as it is; lone surrogates become U+FFFD. All problems of a file are reported at once with
+their lines. YAML and scripts are written by hand, so what is wrong in them is a UsageError (2); data files raise InputError
+(4), and so does a file of 0 prompts.
 """
 
 from __future__ import annotations
@@ -52,15 +53,18 @@ CONTAINER_KEYS = (
 )  # fmt: skip
 
 
-def read_candidates(path: str | Path, *, fmt: str | None = None, response: str | None = None) -> list[Prompt]:
+def read_candidates(
+    path: str | Path, *, fmt: str | None = None, response: str | None = None, weights: str | None = None
+) -> list[Prompt]:
     """Return the prompts of a file, a pack directory or standard input ("-"), in file order.
 
     `fmt` names the format where it should not be guessed: yaml, json, jsonl, csv, tsv, txt, parquet, arrow, py.
-    `response` names the field that holds a model's answer where it is none of the usual ones.
+    `response` names the field that holds a model's answer where it is none of the usual ones, `weights` the field that
+    says how much a prompt counts (`weight` where there is one, else 1): how often a benchmark runs it.
     A row without an id gets the hash of its content (`#2`, ... on repeats); given ids must be unique.
     """
     where = Path(path)
-    if str(path) != "-" and fmt is None and response is None:
+    if str(path) != "-" and fmt is None and response is None and weights is None:
         pack = _pack(where)
         if pack is not None:
             return pack
@@ -72,7 +76,25 @@ def read_candidates(path: str | Path, *, fmt: str | None = None, response: str |
     wrong: type[PromptkitError] = UsageError if kind in ("yaml", "py") else InputError
     if response is not None and not any(isinstance(r.value, Mapping) and response in r.value for r in rows):
         raise UsageError(f"{name}: no row has a field {response!r}", hint="name the field that holds the answers")
+    if weights is not None:
+        rows = _weighed(rows, name, weights)
     return _prompts(rows, name, Path(name).name, wrong, (response,) if response else RESPONSE_KEYS)
+
+
+def _weighed(rows: list[Row], name: str, field: str) -> list[Row]:
+    """Return the rows with `field` as their weight; one without it is an error, since 1 would be a guess."""
+    out = []
+    for row in rows:
+        value = row.value if isinstance(row.value, Mapping) else {}
+        weight = value.get(field, value.get(field.lower()))  # the columns of a CSV file are in lower case here
+        if weight is None or weight == "":
+            known = sorted({k for r in rows if isinstance(r.value, Mapping) for k in r.value if isinstance(k, str)})
+            raise UsageError(
+                f"{name}, {row.place}: no field {field!r} to weigh it by",
+                hint=f"each prompt needs one; fields: {', '.join(cut(k, 30) for k in known[:8]) or 'none'}",
+            )
+        out.append(Row({**value, "weight": weight}, row.place, row.defaults))
+    return out
 
 
 def _pack(where: Path) -> list[Prompt] | None:

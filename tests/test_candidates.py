@@ -126,6 +126,22 @@ def test_generated_answers_become_the_response(put, name):
     assert prompt.response == "Sum."
 
 
+def test_any_field_can_say_how_often_a_prompt_is_run(put):
+    rows = put("p.jsonl", '{"prompt": "a", "Runs": 10}\n{"prompt": "b", "Runs": 1, "weight": 7}\n')
+    assert [p.weight for p in read_candidates(rows)] == [1, 7]
+    assert [p.weight for p in read_candidates(rows, weights="Runs")] == [10, 1]
+    table = put("p.csv", "prompt,Runs\na,10\nb,0.5\n")
+    assert [p.weight for p in read_candidates(table, weights="Runs")] == [10, 0.5]
+    for content, said in (
+        ('{"prompt": "a", "n": 1}\n{"prompt": "b"}\n', "line 2: no field 'n' to weigh it by"),
+        ('"a"\n"b"\n', "line 1: no field 'n'"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            read_candidates(put("q.jsonl", content), weights="n")
+    with pytest.raises(InputError, match="weight '-1'"):
+        read_candidates(put("r.jsonl", '{"prompt": "a", "n": -1}\n'), weights="n")
+
+
 def test_what_a_data_set_wanted_is_no_response(put):
     row = {"question": "Which is prime?", "choices": ["4", "5"], "reference": "5", "target": "5", "answer": 1}
     (prompt,) = read_candidates(put("r.jsonl", json.dumps(row)))

@@ -209,6 +209,13 @@ def test_score_options_reach_the_library(run, scored):
     assert [p.messages[0]["content"] for p in call["candidates"]] == TEXTS
 
 
+def test_weights_come_from_the_field_named(run, scored):
+    Path("w.jsonl").write_text("".join(json.dumps({"prompt": t, "runs": i + 1}) + "\n" for i, t in enumerate(TEXTS)))
+    assert run("score", "w.jsonl", "--weights", "runs").code == 0
+    assert [p.weight for p in scored.calls[0]["candidates"]] == [1, 2, 3, 4]
+    assert "fields: 'prompt', 'runs'" in run("score", "w.jsonl", "--weights", "times").err
+
+
 def test_score_writes_a_report(run, scored, tmp_path, monkeypatch):
     fake(monkeypatch, "reference", load_reference=lambda path: None)
     monkeypatch.setattr(

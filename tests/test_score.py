@@ -437,6 +437,28 @@ def test_weights_count_as_repetition(ref):
         scoring.score(weighted([0] * 6), ref)
 
 
+def test_a_benchmark_that_runs_one_kind_ten_times_as_often(ref, tmp_path):
+    """Forty prompts of each of two kinds, one run ten times: what counts is what is run, and it tells less."""
+    prompts = texts(40, 61, ("sort",)) + texts(40, 62, ("shell",))
+    path = tmp_path / "p.csv"
+    path.write_text("prompt,runs\n" + "".join(f'"{t}",{10 if i < 40 else 1}\n' for i, t in enumerate(prompts)))
+    from promptkit.candidates import read_candidates
+
+    weighed = scoring.score(read_candidates(path, weights="runs"), ref, draws=199)
+    plain = scoring.score(read_candidates(path), ref, draws=199)
+    assert (plain.n, plain.n_effective) == (80, 80.0)
+    assert weighed.n == 80
+    assert weighed.n_effective == pytest.approx(440**2 / (40 * 100 + 40), abs=1e-6)
+    repeated = scoring.score([p for i, p in enumerate(prompts) for _ in range(10 if i < 40 else 1)], ref, draws=99)
+    for key in ("distance", "mix_overlap", "domain_overlap", "typicality", "cross_entropy", "fidelity"):
+        assert getattr(weighed, key) == pytest.approx(getattr(repeated, key), abs=1e-5), key
+        assert getattr(weighed, key) != pytest.approx(getattr(plain, key), abs=1e-5) or key in ("fidelity",), key
+    assert weighed.noise_floor > plain.noise_floor
+    assert np.ptp(weighed.intervals["fidelity"]) > np.ptp(plain.intervals["fidelity"])
+    for a, b in zip(weighed.prompts["typicality"], plain.prompts["typicality"], strict=True):
+        assert a == b
+
+
 def test_a_candidates_own_domain_is_kept(ref):
     messages = [{"role": "user", "content": "Write a bash script that will find files"}]
     s = scoring.score(
