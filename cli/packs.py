@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from promptkit.errors import InputError, UsageError
+from promptkit.errors import InputError, PromptkitError, UsageError
 from promptkit.visible import count, number
 
 from .app import shared
@@ -156,16 +156,21 @@ def _describe(path: Path) -> dict[str, Any]:
     epilog="""\b
 Examples:
   promptkit report promptkit-out/reference
+  promptkit report packs/mix/1.0.0 --against promptkit-out/reference
   promptkit report score.json --out score.html""",
 )
 @click.argument("what", metavar="REF|PACK|SCORE.json")
 @click.option("--out", metavar="FILE", default="report.html", show_default=True, help="The HTML file to write.")
+@click.option("--against", metavar="REF", help="For a pack: the mix to show it on (map, shares, lengths).")
 @shared
-def report_command(talk: Talk, what: str, out: str) -> int:
+def report_command(talk: Talk, what: str, out: str, against: str | None) -> int:
     """Write one self-contained HTML page about a reference, a pack or a saved `score --json`."""
+    from promptkit.reference import load_reference
     from promptkit.report import render
 
     path = Path(what)
+    if against is not None and not (path / "pack.json").is_file():
+        raise UsageError(f"--against with {what}, which is no pack directory", hint="leave it out, or name a pack")
     if not path.exists():
         raise UsageError(
             f"{what}: no such file or directory", hint="give a reference, a pack or the output of score --json"
@@ -175,19 +180,32 @@ def report_command(talk: Talk, what: str, out: str) -> int:
     elif (path / "pack.json").is_file():
         from promptkit.pack import load_pack
 
-        render(pack=load_pack(what), out=out)
+        mix = load_reference(_reference_in(Path(against))) if against is not None else None
+        render(pack=load_pack(what), reference=mix, out=out)
     else:
-        from promptkit.reference import load_reference
-
-        inside = path / "reference"
-        reference = load_reference(str(inside if (inside / "reference.json").is_file() else path))
-        render(reference=reference, out=out, title=path.name)
+        render(reference=load_reference(_reference_in(path)), out=out, title=path.name)
     if talk.json:
         talk.document({"report": out})
     else:
         talk.line(f"report {out}, {Path(out).stat().st_size / 1e6:.2f} MB", paste=True)
     talk.say("a browser shows it; it needs no network", "cyan")
     return 0
+
+
+def pack_beside(reference: str) -> Any:
+    """Return the pack of the build that made a reference, where there is exactly one and it is whole; else None."""
+    from promptkit.pack import load_pack
+
+    found = _pack_directories(Path(reference).parent / "packs")
+    try:
+        return load_pack(found[0]) if len(found) == 1 else None
+    except PromptkitError:
+        return None  # a report on prompts is no place to complain about a pack
+
+
+def _reference_in(path: Path) -> str:
+    inside = path / "reference"
+    return str(inside if (inside / "reference.json").is_file() else path)
 
 
 def _saved_score(path: Path) -> dict[str, Any]:

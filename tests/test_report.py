@@ -160,6 +160,7 @@ def test_a_pack_has_its_name_shares_and_prompts(tmp_path):
 
 
 def test_a_reference_has_sources_regions_and_lengths(tmp_path):
+    import numpy as np
     import polars as pl
 
     class Tokenizer:
@@ -169,7 +170,8 @@ def test_a_reference_has_sources_regions_and_lengths(tmp_path):
             return [t.split() for t in texts]
 
     reference = types.SimpleNamespace(
-        sample=pl.DataFrame({"n_prompt_tokens": [3, 9, 17, 16], "n_response_tokens": [100, None, 120, 5]}),
+        sample=pl.DataFrame({"n_prompt_tokens": [3, 9, 17, 16], "n_response_tokens": [100, None, 120, 5], "domain": ["coding", "coding", "coding", "chat"], "n_supervised_tokens": [60, 20, 10, 10]}),
+        X=np.zeros((4, 2), dtype=np.float32),
         domains=pl.DataFrame({"domain": ["coding", "chat"], "share": [0.75, 0.25]}),
         clusters=pl.DataFrame({"cluster": [0], "name": ["b-tree, index"], "domain": ["coding"], "share": [1.0], "examples": [["Write a B-tree."]]}),
         counts={"sources": [{"source": "B1_glaive", "rows": 30, "tokens": 900, "supervised_tokens": 300}, {"source": "C1", "rows": 10, "tokens": 90, "supervised_tokens": 100}]},
@@ -181,6 +183,7 @@ def test_a_reference_has_sources_regions_and_lengths(tmp_path):
         "B1_glaive",
         "900",
         "75.0 %",
+        "90.0 %",  # of the supervised tokens are coding
         "b-tree, index",
         "Write a B-tree.",
         "16+",

@@ -1,17 +1,20 @@
 """A score, a reference or a pack -> one HTML file that opens by double-click, and a summary for a pull request.
 
-The page holds everything: no network, no CDN, a content security policy that admits only its own style and script (by
-hash), autoescaped text in which characters that act are visible escapes. Sorting and filtering need the script;
-nothing else does. Charts are inline SVG with numbers beside them. The file stays under 3 MB: where there are more
-prompts than fit, the least typical come first and the page says "shown n of N".
+The page holds everything: no network, no CDN, autoescaped text in which characters that act are visible escapes, a
+content security policy that admits only its own scripts (by hash). All charts are inline SVG with numbers beside them;
+the map is drawn again by BokehJS, whose files lie in the bokeh package and are inlined, for hover, zoom and filters.
+Without that package, or without scripts, the SVG stays. The file stays under 3 MB: where there are more prompts than
+fit, the least typical come first and the page says "shown n of N".
 
-    page.html  the template      page.css, page.js  inlined      views.py  what the template is given
+    page.html  the template      page.css, page.js, map.js  inlined      views.py  what the template is given
+    projection.py  the mix in two dimensions
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,19 +43,21 @@ def render(
 ) -> Path:
     """Write the page to `out` (replaced as a whole) and return its path.
 
-    `score` is a Score or its JSON object; `reference` adds sources, lengths and provenance; `pack` its prompts and
-    manifest; `texts` are the candidates' openings in input order, which a score does not hold. Same input, same bytes.
+    `score` is a Score or its JSON object; `reference` adds the map, sources, lengths and provenance; `pack` its prompts
+    and manifest; `texts` are the candidates' openings in input order, which a score does not hold. A score with texts
+    and a pack is of the texts, and the pack is shown on the map. Same input, same bytes.
     Raises UsageError where `out` cannot be written, ResourceError where the disk is full.
     """
     manifest = getattr(pack, "manifest", None)
-    if not title and isinstance(manifest, dict):
+    if not title and isinstance(manifest, dict) and (score is None or texts is None):
         title = f"pack {manifest.get('name')}@{manifest.get('version')}"
-    n = MAX_PROMPTS
+    n, points = MAX_PROMPTS, views.MAP_POINTS
     while True:
-        page = _page(views.page(score, reference, pack, texts, title or "promptkit report", n)).encode("utf-8")
+        context = views.page(score, reference, pack, texts, title or "promptkit report", n, points)
+        page = _page(context).encode("utf-8")
         if len(page) <= MAX_BYTES or n < 10:
             break
-        n //= 2
+        n, points = n // 2, points // 2
     write_file(out, page)
     return Path(out)
 
@@ -101,7 +106,18 @@ def _page(context: dict[str, Any]) -> str:
     def read(name: str) -> str:
         return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
-    css, js = read("page.css"), read("page.js")
+    css, scripts = read("page.css"), [read("page.js")]
+    styles = f"'sha256-{_csp_hash(css)}'"
+    data = context.get("map")
+    library = _bokeh() if data else []
+    if data and library:
+        scripts = [*library, *scripts, read("map.js")]
+        # BokehJS makes <style> elements and draws its tools with data: images; neither can reach the network
+        styles = "'unsafe-inline'; img-src data:"
+        keep = ("cells", "cell", "mix", "layers", "name")
+        text = json.dumps({k: data[k] for k in keep}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        data["json"] = Markup(text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}))
+    hashes = " ".join(f"'sha256-{_csp_hash(js)}'" for js in scripts)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FunctionLoader(read),
         trim_blocks=True, lstrip_blocks=True,
@@ -109,9 +125,25 @@ def _page(context: dict[str, Any]) -> str:
     )  # fmt: skip
     environment.filters.update(number=number, percent=percent, count=count)
     page: str = environment.get_template("page.html").render(
-        css=Markup(css), js=Markup(js), css_hash=_csp_hash(css), js_hash=_csp_hash(js), **context
-    )
+        css=Markup(css), scripts=[Markup(js) for js in scripts], bokeh=bool(library),
+        policy=Markup(f"style-src {styles}; script-src {hashes}"), **context,
+    )  # fmt: skip
     return page
+
+
+def _bokeh() -> list[str]:
+    """Return BokehJS from the installed bokeh package; nothing where there is none, or none that can be inlined."""
+    from importlib.util import find_spec
+
+    found = find_spec("bokeh")
+    if found is None or not found.submodule_search_locations:
+        return []
+    folder = Path(next(iter(found.submodule_search_locations))) / "server" / "static" / "js"
+    try:
+        texts = [(folder / name).read_text(encoding="utf-8") for name in ("bokeh.min.js", "bokeh-api.min.js")]
+    except OSError:
+        return []
+    return texts if not any("</script" in t.lower() or "<!--" in t for t in texts) else []
 
 
 def _csp_hash(text: str) -> str:

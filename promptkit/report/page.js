@@ -37,3 +37,23 @@ if (search && domain && shown) {
   search.addEventListener("input", filter);
   domain.addEventListener("change", filter);
 }
+// The map's drawing, where map.js does not draw it again.
+if (!document.getElementById("map-data") && document.getElementById("map-search")) {
+  const words = document.getElementById("map-search");
+  const choice = document.getElementById("map-domain");
+  const marks = [...document.querySelectorAll("svg.map circle")];
+  const filter = () => {
+    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let n = 0;
+    for (const mark of marks) {
+      const text = mark.textContent.toLowerCase();
+      const on = wanted.every((w) => text.includes(w)) && (!choice.value || mark.dataset.domain === choice.value);
+      mark.style.display = on ? "" : "none";
+      n += on;
+    }
+    document.getElementById("map-shown").textContent = `${n} of ${marks.length} points shown`;
+  };
+  words.addEventListener("input", filter);
+  choice.addEventListener("change", filter);
+  filter();
+}

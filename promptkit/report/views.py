@@ -1,6 +1,7 @@
 """What the page shows, as plain values: every choice about data is made here, the template only places it.
 
 Comes in: the JSON object of a score (DESIGN "Stable keys"), a Reference, a Pack. Goes out: one dict for `page.html`.
+Where score, pack and texts come together, the texts are the candidates and the pack is a third thing on the map.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ TEXT_CHARACTERS = 600  # of one prompt on the page
 NEAREST_CHARACTERS = 200
 EXAMPLE_CHARACTERS = 400
 WIDTH = 400  # of the distance axis
+MAP_POINTS = 5000  # that can be hovered over, of all layers together
+HOVER_CHARACTERS = 140
 
 DEFINITIONS = {
     "distance": "Maximum mean discrepancy between the prompts' openings and the mix (Gaussian kernel).",
@@ -34,6 +37,9 @@ DEFINITIONS = {
     "closeness": "Mean cosine to the 10 nearest training rows, TF-IDF over all token ids of the target's tokenizer.",
     "cross-entropy": "Bits per token under a trigram model of the mix.",
     "leaked": "The prompt, or a near-duplicate (80 % of word 5-grams), is in the training mix.",
+    "by chance": "Beside a share: where 95 % of random draws of the mix with as many prompts lie.",
+    "map": "The two principal directions of the mix's vectors. Near on the map is no proof of near, and a prompt that "
+    "shares nothing with the mix lies at its middle: typicality says what is foreign.",
     "opening": "What is compared: the system turn, unless it is the template's default, and the first user turn.",
 }
 
@@ -171,8 +177,12 @@ def _cut(text: str, n: int) -> str:
 # -- the reference and the pack ------------------------------------------------------------------------------------
 
 
-def _sources(reference: Any) -> list[dict[str, Any]]:
+def _sources(reference: Any, pack: Any) -> list[dict[str, Any]]:
     rows = (reference.counts or {}).get("sources") or []
+    drawn = Counter(str(p.source) for p in pack if p.source) if pack is not None else Counter()
+    here = {s["source"]: drawn[s["source"]] / len(pack) for s in rows} if drawn else {}
+    if not any(here.values()):  # a pack of the user's own prompts
+        here = {}
     n_rows = sum(s.get("rows") or 0 for s in rows) or 1
     n_tokens = sum(s.get("supervised_tokens") or 0 for s in rows) or 1
     return [
@@ -183,6 +193,8 @@ def _sources(reference: Any) -> list[dict[str, Any]]:
             "supervised_tokens": s.get("supervised_tokens"),
             "row_share": (s.get("rows") or 0) / n_rows,
             "token_share": (s.get("supervised_tokens") or 0) / n_tokens,
+            "here": here.get(s["source"]),
+            "band": _chance_band((s.get("rows") or 0) / n_rows, len(pack)) if here else None,
         }
         for s in rows
     ]
@@ -220,7 +232,7 @@ def _lengths(reference: Any, pack: Any, texts: Sequence[str] | None, name: str) 
         here_out = [p.expected_output_tokens or 0 for p in pack]
     elif texts:
         here_in = [len(ids) for ids in reference.tokenizer.encode_batch(list(texts))]
-    note = f"Each bar covers lengths up to twice its label. From {len(sample):,} sampled rows."
+    note = f"Each bar covers lengths up to twice its label. From {_n(len(sample), 'sampled row')}."
     made = [
         _histogram("Openings (input)", note, sample["n_prompt_tokens"].to_list(), here_in, name),
         _histogram("Responses (output)", note, sample["n_response_tokens"].to_list(), here_out, name),
@@ -254,16 +266,147 @@ def _pack_rows(pack: Any, limit: int) -> list[dict[str, Any]]:
     return rows
 
 
+# -- the map -------------------------------------------------------------------------------------------------------
+
+
+def _map(
+    v: dict[str, Any] | None,
+    reference: Any,
+    pack: Any,
+    beside: Any,
+    texts: Sequence[str] | None,
+    name: str,
+    points: int,
+) -> dict[str, Any] | None:
+    """Lay out the mix and what is shown with it; at most `points` places have a text to hover over."""
+    from promptkit.report.projection import project
+
+    layers: list[tuple[str, list[dict[str, Any]]]] = []
+    if v is not None and texts:
+        scored = [(p, text_of(p, texts)) for p in by_typicality(v)]
+        layers.append((name, [_place(p, t) for p, t in scored if t]))
+    elif pack is not None:
+        layers.append((name, [_pack_place(p) for p in pack]))
+    if beside is not None:
+        layers.append(("pack", [_pack_place(p) for p in beside]))
+    total = sum(len(rows) for _, rows in layers)
+    layers = [(label, rows[: points // (2 * len(layers))]) for label, rows in layers]
+    shown = [row for _, rows in layers for row in rows]
+    found = project(reference, [row.pop("opening") for row in shown], points=points - len(shown))
+    if found is None:
+        return None
+    for row, (x, y) in zip(shown, found.here.tolist(), strict=True):
+        row.update(x=x, y=y)
+    rows = found.rows.tolist()
+    sample = reference.sample[rows]
+    kinds = {str(row["kind"]) for row in shown}
+    return {
+        **_drawing(found, shown),
+        "kinds": [k for k in ("here", "foreign", "pack") if k in kinds],
+        "name": name,
+        "cells": found.cells.tolist(),
+        "cell": found.cell,
+        "mix": {
+            "x": found.points[:, 0].tolist(),
+            "y": found.points[:, 1].tolist(),
+            "text": [one_line(t, HOVER_CHARACTERS) for t in sample["text"].to_list()],
+            "domain": sample["domain"].to_list(),
+            "source": [one_line(s, 60) for s in sample["source"].to_list()],
+        },
+        "layers": [{"name": label, **_columns(rows)} for label, rows in layers],
+        "domains": sorted({*sample["domain"].to_list(), *(str(row["domain"]) for row in shown)}),
+        "note": f"Shaded: all {_n(found.n_rows, 'sampled row')} of the mix. To hover over: {len(rows):,} of "
+        f"{_n(found.n_rows, 'row')}"
+        + (f", {len(shown):,} of {total:,} {name if beside is None else 'prompts'}" if layers else "")
+        + f". The two directions hold {100 * found.explained:.0f} % of the mix's variation.",
+    }
+
+
+def _drawing(found: Any, shown: list[dict[str, Any]]) -> dict[str, Any]:
+    """Place the density and the prompts in an SVG: what a page without its script, or on paper, shows."""
+    width, height, edge = 800.0, 480.0, 10.0
+    cells, (w, h) = found.cells, found.cell
+    xs, ys = [*cells[:, 0], *(row["x"] for row in shown)], [*cells[:, 1], *(row["y"] for row in shown)]
+    left, top = min(xs) - w, max(ys) + h
+    x_scale = (width - 2 * edge) / (max(xs) + w - left)
+    y_scale = (height - 2 * edge) / (top - (min(ys) - h))
+
+    def x(value: float) -> float:
+        return float(round(edge + (value - left) * x_scale, 1))
+
+    def y(value: float) -> float:
+        return float(round(edge + (top - value) * y_scale, 1))
+
+    shades = (cells[:, 2] / cells[:, 2].max()) ** 0.5  # linear, one crowded cell would hide all others
+    return {
+        "width": int(width),
+        "height": int(height),
+        "square": [round(w * x_scale, 1), round(h * y_scale, 1)],
+        "squares": [
+            {"x": x(cx - w / 2), "y": y(cy + h / 2), "shade": round(0.12 + 0.7 * float(s), 2)}
+            for (cx, cy, _), s in zip(cells.tolist(), shades, strict=True)
+        ],
+        "marks": [{**row, "x": x(row["x"]), "y": y(row["y"])} for row in shown],
+    }
+
+
+def _place(p: dict[str, Any], text: str) -> dict[str, Any]:
+    said = [f"typicality {number(p.get('typicality'))}"]
+    said += ["does not belong"] * (p.get("belongs") is False) + ["leaked"] * bool(p.get("leaked"))
+    kind = "foreign" if p.get("belongs") is False else "here"
+    head = one_line(text, HOVER_CHARACTERS)
+    return {"opening": text, "text": head, "domain": p.get("domain") or "", "said": ", ".join(said), "kind": kind}
+
+
+def _pack_place(p: Any) -> dict[str, Any]:
+    text = opening(p.messages)
+    known = p.extra.get("typicality_u6")
+    said = f"typicality {number(known / 1e6)}" if known is not None else ""
+    head = one_line(text, HOVER_CHARACTERS)
+    return {"opening": text, "text": head, "domain": p.domain or "", "said": said, "kind": "pack"}
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [row[key] for row in rows] for key in ("x", "y", "text", "domain", "said", "kind")}
+
+
+def _n(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
 # -- the page ------------------------------------------------------------------------------------------------------
 
 
-def _shares(rows: Iterable[dict[str, Any]], label: str, *, paired: bool) -> list[dict[str, Any]]:
+def _chance_band(share: float, n: int | None) -> tuple[float, float] | None:
+    """Return the shares between which 95 % of random draws of n prompts lie, for a share of the mix."""
+    if not n or not 0 <= share <= 1:
+        return None
+    from scipy.stats import binom
+
+    low, high = (float(binom.ppf(q, n, share)) / n for q in (0.025, 0.975))
+    return low, high
+
+
+def _token_shares(reference: Any) -> dict[str, float]:
+    """Return each domain's share of the supervised tokens of the sampled rows; empty where nothing is known of them."""
+    found: dict[str, float] = {}
+    for domain, tokens in zip(
+        reference.sample["domain"].to_list(), reference.sample["n_supervised_tokens"].to_list(), strict=True
+    ):
+        found[domain] = found.get(domain, 0.0) + float(tokens or 0)
+    total = sum(found.values())
+    return {k: v / total for k, v in found.items()} if total else {}
+
+
+def _shares(rows: Iterable[dict[str, Any]], label: str, *, paired: bool, n: int | None = None) -> list[dict[str, Any]]:
     out = [
         {
             "name": str(r.get(label) or r.get("cluster", "")),
             "note": str(r["domain"]) if label == "name" and r.get("domain") else "",
             "mix": r.get("reference_share", r.get("share")) or 0.0,
             "here": (r.get("candidate_share") or 0.0) if paired else None,
+            "band": _chance_band(r.get("reference_share") or 0.0, n) if paired else None,
+            "tokens": None,
             "examples": [_cut(example_text(e), EXAMPLE_CHARACTERS) for e in (r.get("examples") or [])[:3]],
         }
         for r in rows
@@ -272,19 +415,30 @@ def _shares(rows: Iterable[dict[str, Any]], label: str, *, paired: bool) -> list
 
 
 def _top(rows: list[dict[str, Any]]) -> float:
-    return max([max(r["mix"], r["here"] or 0.0) for r in rows], default=0.0) or 1.0
+    return (
+        max(
+            [max(r["mix"], r["here"] or 0.0, r["tokens"] or 0.0, *(r["band"] or (0.0,))) for r in rows],
+            default=0.0,
+        )
+        or 1.0
+    )
 
 
-def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, title: str, limit: int) -> dict[str, Any]:
+def page(
+    score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, title: str, limit: int, points: int
+) -> dict[str, Any]:
     """Return the template's variables for whatever of score, reference and pack there is."""
     v = as_json(score) if score is not None else None
-    name = "pack" if pack is not None else "candidates"
+    name = "candidates" if pack is None or (v is not None and texts is not None) else "pack"
+    beside = pack if name == "candidates" else None  # shown on the map only
+    if beside is not None:
+        pack = None
     if v is not None and pack is not None and texts is None:
         openings = {p.id: opening(p.messages) for p in pack}
         texts = [openings.get(str(p["id"]), "") for p in sorted(v.get("prompts") or [], key=lambda p: p["index"])]
     if v is not None:
-        domains = _shares(v.get("domains") or [], "domain", paired=True)
-        clusters = _shares(v.get("clusters") or [], "name", paired=True)
+        domains = _shares(v.get("domains") or [], "domain", paired=True, n=v.get("n"))
+        clusters = _shares(v.get("clusters") or [], "name", paired=True, n=v.get("n"))
     elif reference is not None:
         domains = _shares(reference.domains.to_dicts(), "domain", paired=False)
         clusters = _shares(reference.clusters.to_dicts(), "name", paired=False)
@@ -292,7 +446,7 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
             n_by_domain = Counter(p.domain or "" for p in pack)
             known = {d["name"] for d in domains}
             domains += [
-                {"name": d, "note": "", "mix": 0.0, "here": None, "examples": []}
+                {"name": d, "note": "", "mix": 0.0, "here": None, "band": None, "tokens": None, "examples": []}
                 for d in sorted(set(n_by_domain) - known)
             ]
             for d in domains:
@@ -300,10 +454,15 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
     else:
         n_by_domain = Counter(p.domain or "" for p in pack) if pack is not None else Counter()
         domains = [
-            {"name": d, "note": "", "mix": n / len(pack), "here": None, "examples": []}
+            {"name": d, "note": "", "mix": n / len(pack), "here": None, "band": None, "tokens": None, "examples": []}
             for d, n in sorted(n_by_domain.items())
         ]
         clusters = []
+    if reference is not None:
+        tokens = _token_shares(reference)
+        for d in domains:
+            d["tokens"] = tokens.get(d["name"], 0.0) if tokens else None
+    sources = _sources(reference, pack) if reference is not None else []
     prompts: list[dict[str, Any]] = []
     total = 0
     typicality = {"key": "typicality", "name": "typicality", "number": True, "digits": 3}
@@ -344,7 +503,11 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
         "top_domain": _top(domains),
         "clusters": clusters,
         "top_cluster": _top(clusters),
-        "sources": _sources(reference) if reference is not None else [],
+        "sources": sources,
+        "top_source": max(
+            (max(s["row_share"], s["here"] or 0.0, *(s["band"] or (0.0,))) for s in sources), default=1.0
+        ),
+        "map": _map(v, reference, pack, beside, texts, name, points) if reference is not None else None,
         "lengths": _lengths(reference, pack, texts, name),
         "missing": missing,
         "prompts": prompts,
@@ -355,7 +518,7 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
         "definitions": list(DEFINITIONS.items()),
     }
     ids = (
-        ("domains", "Domains"), ("clusters", "Regions"), ("sources", "Sources"), ("lengths", "Lengths"),
+        ("map", "Map"), ("domains", "Domains"), ("clusters", "Regions"), ("sources", "Sources"), ("lengths", "Lengths"),
         ("missing", "Missing"), ("prompts", "Prompts"), ("provenance", "Provenance"),
     )  # fmt: skip
     context["sections"] = [(i, label) for i, label in ids if context[i]] + [("definitions", "Definitions")]
@@ -365,13 +528,12 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
 def _subtitle(v: dict[str, Any] | None, reference: Any, pack: Any) -> str:
     said = []
     if v is not None:
-        said.append(
-            f"{v.get('n')} prompts against the mix {((v.get('reference') or {}).get('fingerprint') or '')[:12]}"
-        )
+        fingerprint = (v.get("reference") or {}).get("fingerprint") or ""
+        said.append(f"{_n(v.get('n') or 0, 'prompt')} against the mix {fingerprint[:12]}")
     if pack is not None:
-        said.append(f"a pack of {len(pack):,} prompts")
+        said.append(f"a pack of {_n(len(pack), 'prompt')}")
     if reference is not None and v is None:
-        said.append(f"a training mix, described by {len(reference.sample):,} sampled rows")
+        said.append(f"a training mix, described by {_n(len(reference.sample), 'sampled row')}")
     return ", ".join(said)
 
 
