@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING, Any
 from promptkit import registry
 from promptkit.errors import UsageError
 from promptkit.exporters.aiperf import aiperf, aiperf_mooncake, aiperf_multi_turn, aiperf_single_turn
+from promptkit.exporters.evalscope import evalscope
 from promptkit.exporters.genai_perf import genai_perf
 from promptkit.exporters.guidellm import guidellm
-from promptkit.exporters.evalscope import evalscope
 from promptkit.exporters.hf_dataset import hf_dataset
 from promptkit.exporters.inspect_ai import inspect_ai
 from promptkit.exporters.job import OUTPUT_TOKENS, Exporter, Job, Loss, Piece
-from promptkit.exporters.load_scripts import k6, locust
 from promptkit.exporters.lighteval import lighteval
 from promptkit.exporters.lm_eval import lm_eval
+from promptkit.exporters.load_scripts import k6, locust
 from promptkit.exporters.openai_batch import openai_batch
 from promptkit.exporters.promptfoo import promptfoo
 from promptkit.exporters.questions import mt_bench, specdec_bench
-from promptkit.exporters.specforge import specforge
 from promptkit.exporters.sglang import sglang, sglang_agentic_trace
+from promptkit.exporters.specforge import specforge
 from promptkit.exporters.trtllm import trtllm
 from promptkit.exporters.vllm import vllm, vllm_multi_turn, vllm_spec_bench, vllm_speed_bench
 from promptkit.grammars import template_named

@@ -73,7 +73,7 @@ HARNESSES: dict[str, tuple[list[str], list[str]]] = {
     "vllm": (VLLM, VLLM_BARE),
     "sglang": (SGLANG, SGLANG_BARE),
     "evalscope": (["evalscope[perf]==1.14.1"], []),
-    "lighteval": (["lighteval==0.13.0"], []),
+    "lighteval": (["lighteval[litellm]==0.13.0", "litellm<1.82", "xxhash<4"], []),
 }
 PROMPTFOO = "promptfoo@0.119.0"  # newer ones need a newer Node than most machines have; npm compiles a database for it
 LIGHT = ("guidellm", "inspect", "lm-eval")
