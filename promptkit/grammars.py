@@ -222,7 +222,8 @@ TEMPLATES: dict[str, Template] = {
             ends=("</s>", "[/SYSTEM_PROMPT]", "[/AVAILABLE_TOOLS]"),
             open_ended=_ASKING,
             skips=("<s>",),
-            inner=("[TOOL_CALLS]",),
+            inner=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[TOOL_CONTENT]"),
+            think=("[THINK]", "[/THINK]"),
             body_prefix=b" ",
         ),
         Template(

@@ -21,16 +21,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from promptkit.conversation import Message
+from promptkit.declarations import take
 from promptkit.grammars import (
     HERMES_CALL,
     KIMI_CALL,
     KIMI_SECTION,
     KIMI_SECTION_ALSO,
     MINIMAX_CALL,
-    QWEN_TOOLS,
     RETURN,
     Template,
 )
@@ -52,7 +53,7 @@ def messages_of(t: Template, w: Walk, as_text: tuple[str, ...] = ()) -> tuple[li
         cut = ends and not turn.closed and k == len(w.turns) - 1
         if as_text and turn.role == "assistant":
             turn.parts = cut_parts(turn.parts, as_text)
-        made = build(t, turn, w, cut)
+        made = _undeclared(t, turn, w, build(t, turn, w, cut))
         last = k == len(w.turns) - 1 and not turn.closed
         if last and made and made[-1]["content"] == "" and not made[-1].keys() & {"reasoning", "tool_calls"}:
             # Nothing but a header: the generation prompt of a row that is a prompt only, or a cut; or half a call.
@@ -62,6 +63,23 @@ def messages_of(t: Template, w: Walk, as_text: tuple[str, ...] = ()) -> tuple[li
             truncated = True
         out += made
     return (_joined(out) if t.grammar == "harmony" else out), truncated
+
+
+def _undeclared(t: Template, turn: Turn, w: Walk, made: list[Message]) -> list[Message]:
+    """Take the declaration of tools off the turn that holds it; a system turn of nothing else is gone."""
+    if turn.role not in _DECLARING.get(t.grammar, ("system",)) or len(made) != 1:
+        return made
+    (message,) = made
+    if turn.header == "developer" and t.grammar == "harmony":
+        message["content"] = message["content"].removeprefix("# Instructions\n\n")
+    taken = take(t.grammar, message["content"]) if w.tools is None else None
+    if taken is None:
+        return made
+    message["content"], w.tools = taken
+    return made if message["content"] or message["role"] == "user" else []
+
+
+_DECLARING = {"llama": ("system", "user")}
 
 
 # ---- text
@@ -231,8 +249,6 @@ def _hermes(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
     text = decode(_join(turn.parts), cut=cut)
     if turn.role == "user" and (results := _responses(text, cut)) is not None:
         return results
-    if turn.role == "system" and w.tools is None and turn is w.turns[0]:
-        return _qwen_system(text, w)
     return _plain(t, turn, w, cut)
 
 
@@ -270,11 +286,11 @@ _QWEN_CALL = re.compile(r'\s*\{"name": ("(?:[^"\\]|\\.)*"), "arguments": (.*)\}\
 
 
 def _hermes_call(text: str) -> dict[str, Any] | None:
-    """The call in JSON, its arguments as the string that stands there."""
+    """The call in JSON, its arguments as the string that stands there; or in tags, as Qwen3-Coder and 3.5 write it."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return _tagged_call(text)
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
     match = _QWEN_CALL.fullmatch(text)
@@ -282,6 +298,30 @@ def _hermes_call(text: str) -> dict[str, Any] | None:
     if match and len(value) == 2 and not isinstance(arguments, str):
         return _call(None, value["name"], match[2])
     return _call(None, value["name"], _as_string(arguments))
+
+
+_TAGGED = re.compile(r"\s*<function=([^<>\n]+)>\n(.*?)</function>\s*", re.DOTALL)
+_TAGGED_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>\n(.*?)\n</parameter>\n", re.DOTALL)
+
+
+def _tagged_call(text: str) -> dict[str, Any] | None:
+    match = _TAGGED.fullmatch(text)
+    pairs = _all(_TAGGED_PARAMETER, match[2]) if match else None
+    return _call(None, match[1], _arguments_of(pairs)) if match and pairs is not None else None
+
+
+def _all(pattern: re.Pattern[str], text: str) -> list[tuple[str, str]] | None:
+    """The pairs that a text is made of, each matched in its place (linear), or None if anything else is in it."""
+    pairs, at = [], 0
+    while at < len(text) and (match := pattern.match(text, at)):
+        pairs.append((match[1], match[2]))
+        at = match.end()
+    return None if text[at:].strip() else pairs
+
+
+def _arguments_of(pairs: list[tuple[str, str]]) -> str:
+    """A value that is JSON counts as such, else it is a string."""
+    return json.dumps({k: _json_or_text(v) for k, v in pairs}, ensure_ascii=False)
 
 
 def _as_string(arguments: Any) -> str:
@@ -310,20 +350,6 @@ def _responses(text: str, cut: bool) -> list[Message] | None:
     return None
 
 
-def _qwen_system(text: str, w: Walk) -> list[Message]:
-    """Take Qwen's own declaration of tools off the system turn."""
-    before, declared, after = text.partition(QWEN_TOOLS[0] + "\n")
-    lines, end, rest = after.partition(QWEN_TOOLS[1])
-    if declared and end and not rest:
-        try:
-            w.tools = [json.loads(line) for line in lines.split("\n")]
-        except (ValueError, RecursionError):
-            return [{"role": "system", "content": text}]
-        before = before.removesuffix("\n\n")
-        return [{"role": "system", "content": before}] if before else []
-    return [{"role": "system", "content": text}]
-
-
 # ---- GLM
 
 
@@ -339,16 +365,14 @@ def _glm(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
 
 
 _GLM_NAME = re.compile(r"\s*([^\s<]+)\s*")
-_GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_GLM_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 
 
 def _glm_call(text: str) -> dict[str, Any] | None:
-    """NAME and pairs of <arg_key> and <arg_value>; a value that is JSON counts as such, else it is a string."""
+    """NAME and pairs of <arg_key> and <arg_value>."""
     name = _GLM_NAME.match(text)
-    if name is None or _GLM_ARGUMENT.sub("", text[name.end() :]).strip():
-        return None
-    arguments = {k: _json_or_text(v) for k, v in _GLM_ARGUMENT.findall(text, name.end())}
-    return _call(None, name[1], json.dumps(arguments, ensure_ascii=False))
+    pairs = _all(_GLM_ARGUMENT, text[name.end() :]) if name else None
+    return _call(None, name[1], _arguments_of(pairs)) if name and pairs is not None else None
 
 
 def _json_or_text(value: str) -> Any:
@@ -402,6 +426,8 @@ def _deepseek_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
 def _mistral(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
     if turn.role == "assistant":
         return [_assistant(t, turn, w, cut, _mistral_calls)]
+    if turn.role == "tool":
+        return [_mistral_result(turn, cut)]
     text = decode(_join(turn.parts), cut=cut).removesuffix("[/AVAILABLE_TOOLS]")
     if turn.role == "tools":
         w.tools = _declared(text, w, cut)
@@ -409,18 +435,60 @@ def _mistral(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
     return [{"role": turn.role, "content": text}]
 
 
+_RESULT_KEYS = ({"content", "call_id"}, {"content"})
+
+
+def _mistral_result(turn: Turn, cut: bool) -> Message:
+    """The result alone, in JSON with its call's id (v2, v3), or behind the id (v7 and later)."""
+    parts = turn.parts
+    if len(parts) == 2 and parts[1][0] == "[TOOL_CONTENT]":
+        content, call_id = decode(parts[1][1].removeprefix(b" "), cut=cut), decode(parts[0][1], cut=False).strip()
+        return {"role": "tool", "content": content, **({"tool_call_id": call_id} if call_id else {})}
+    text = decode(_join(parts), cut=cut)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"role": "tool", "content": text}
+    if not isinstance(value, dict) or value.keys() not in _RESULT_KEYS:
+        return {"role": "tool", "content": text}
+    message: Message = {"role": "tool", "content": _as_string(value["content"])}
+    return {**message, "tool_call_id": str(value["call_id"])} if "call_id" in value else message
+
+
 def _mistral_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
-    """[TOOL_CALLS] and a JSON list of calls."""
+    """[TOOL_CALLS] and a JSON list of calls; or, from v11 on, [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]JSON for each."""
     start = next((k for k, p in enumerate(parts) if p[0] == "[TOOL_CALLS]"), None)
     if start is None:
         return decode(_join(parts), cut=cut), []
     try:
-        listed = json.loads(parts[start][1] + _join(parts[start + 1 :]))
-        calls = [_call(c.get("id"), c["name"], _as_string(c.get("arguments", {}))) for c in listed]
+        if any(mark == "[ARGS]" for mark, _ in parts):
+            calls = _mistral_named_calls(parts[start:])
+        else:
+            listed = json.loads(parts[start][1] + _join(parts[start + 1 :]))
+            calls = [_call(c.get("id"), c["name"], _as_string(c.get("arguments", {}))) for c in listed]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         w.mark("unfinished tool call" if cut else "malformed tool call")
         return decode(_join(parts[:start] if cut else parts), cut=False), []
     return decode(_join(parts[:start]), cut=False), calls
+
+
+def _mistral_named_calls(parts: list[Part]) -> list[dict[str, Any]]:
+    """Raises ValueError for what is no such call."""
+    calls: list[dict[str, Any]] = []
+    for mark, data in parts:
+        text = data.decode("utf-8", "replace").strip()
+        if mark == "[TOOL_CALLS]":
+            calls.append(_call(None, text, ""))
+        elif mark == "[CALL_ID]":
+            calls[-1] = {"id": text, **calls[-1]}
+        elif mark == "[ARGS]":
+            json.loads(text)
+            calls[-1]["function"]["arguments"] = text
+        else:
+            raise ValueError(mark)
+    if any(not c["function"]["name"] or not c["function"]["arguments"] for c in calls):
+        raise ValueError("half a call")
+    return calls
 
 
 # ---- Llama
@@ -429,7 +497,28 @@ def _mistral_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
 def _llama(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
     if turn.role != "assistant":
         return _plain(t, turn, w, cut)
-    return [_assistant(t, turn, w, cut, lambda parts, w, cut: _llama_calls(parts, t.inner, w, cut))]
+    answer = _assistant(t, turn, w, cut, lambda parts, w, cut: _llama_calls(parts, t.inner, w, cut))
+    if not cut and "tool_calls" not in answer and (call := _llama_bare_call(answer["content"])) is not None:
+        later = next((b for a, b in pairwise(w.turns) if a is turn), None)
+        known = {(x.get("function") or x).get("name") for x in w.tools or () if isinstance(x, dict)}
+        if (later is not None and later.role == "tool") or call["function"]["name"] in known:
+            answer |= {"content": "", "tool_calls": [call]}
+    return [answer]
+
+
+_BARE_CALL = re.compile(r'\{"name": "[^"\\]+", "parameters": (\{.*\})\}', re.DOTALL)
+
+
+def _llama_bare_call(text: str) -> dict[str, Any] | None:
+    """Llama 3 calls the tools of its users without a tag: an answer that is nothing but the call in JSON."""
+    match = _BARE_CALL.fullmatch(text.strip())
+    if match is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return _call(None, value["name"], match[1]) if value.keys() == {"name", "parameters"} else None
 
 
 _BUILT_IN = re.compile(r"(\w+)\.call\((.*)\)", re.DOTALL)
@@ -459,7 +548,7 @@ def _llama_calls(parts: list[Part], marks: tuple[str, ...], w: Walk, cut: bool) 
 
 _INVOKE = re.compile(r'\s*<invoke name="([^"<>\n]+)">(.*?)</invoke>\s*', re.DOTALL)
 _PARAMETER = re.compile(r'\s*<parameter name="([^"<>\n]+)">(.*?)</parameter>\s*', re.DOTALL)
-_MINIMAX_RESULT = re.compile(r"\s*<response>(.*?)</response>\s*", re.DOTALL)
+_MINIMAX_RESULT = re.compile(r"\s*<(response)>(.*?)</response>\s*", re.DOTALL)
 
 
 def _minimax(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
@@ -467,13 +556,13 @@ def _minimax(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
         return [_assistant(t, turn, w, cut, _minimax_calls)]
     if turn.role == "tool":
         text = decode(_join(turn.parts), cut=cut)
-        if _MINIMAX_RESULT.search(text) and not _MINIMAX_RESULT.sub("", text):
-            return [{"role": "tool", "content": result} for result in _MINIMAX_RESULT.findall(text)]
+        if results := _all(_MINIMAX_RESULT, text):
+            return [{"role": "tool", "content": result} for _, result in results]
     return _plain(t, turn, w, cut)
 
 
 def _minimax_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
-    """One block of calls; a value that is JSON counts as such, else it is a string."""
+    """One block of calls."""
     start = next((k for k, p in enumerate(parts) if p[0] == MINIMAX_CALL[0]), None)
     if start is None:
         return decode(_join(parts), cut=cut), []
@@ -483,8 +572,8 @@ def _minimax_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
         w.mark("unfinished tool call")
         return decode(before, cut=False), []
     inner = (parts[start][1] + _join(parts[start + 1 : stop])).decode("utf-8", "replace")
-    calls = [_minimax_call(name, body) for name, body in _INVOKE.findall(inner)]
-    if stop is None or not calls or None in calls or _INVOKE.sub("", inner).strip():
+    calls = [_minimax_call(name, body) for name, body in _all(_INVOKE, inner) or ()]
+    if stop is None or not calls or None in calls:
         w.mark("malformed tool call")
         return decode(_join(parts), cut=cut), []
     rest = parts[stop][1] + _join(parts[stop + 1 :])
@@ -495,10 +584,8 @@ def _minimax_calls(parts: list[Part], w: Walk, cut: bool) -> Calls:
 
 
 def _minimax_call(name: str, body: str) -> dict[str, Any] | None:
-    if _PARAMETER.sub("", body).strip():
-        return None
-    arguments = {k: _json_or_text(v) for k, v in _PARAMETER.findall(body)}
-    return _call(None, name, json.dumps(arguments, ensure_ascii=False))
+    pairs = _all(_PARAMETER, body)
+    return _call(None, name, _arguments_of(pairs)) if pairs is not None else None
 
 
 # ---- Harmony
@@ -544,17 +631,23 @@ def _joined(messages: list[Message]) -> list[Message]:
 
 # ---- Kimi K3
 
-_K3_TAG = re.compile(r"<\|open\|>(think|response)<\|sep\|>(.*?)<\|close\|>\1<\|sep\|>", re.DOTALL)
-
 
 def _k3(t: Template, turn: Turn, w: Walk, cut: bool) -> list[Message]:
-    """Take `think` and `response` out of their tags; all other tags stay as they are."""
+    """Take the first `think` and `response` out of their tags; all other tags stay as they are."""
     text = decode(_join(turn.parts), cut=cut).removesuffix("<|close|>message<|sep|>")
-    tags = dict(_K3_TAG.findall(text))
-    message: Message = {"role": turn.role, "content": tags.get("response", "") + _K3_TAG.sub("", text)}
-    if tags.get("think"):
-        message["reasoning"] = tags["think"]
+    text, reasoning = _k3_tag(text, "think")
+    text, response = _k3_tag(text, "response")
+    message: Message = {"role": turn.role, "content": response + text}
+    if reasoning:
+        message["reasoning"] = reasoning
     return [message]
+
+
+def _k3_tag(text: str, tag: str) -> tuple[str, str]:
+    """The text without the tag, and what stands in it."""
+    before, begin, behind = text.partition(f"<|open|>{tag}<|sep|>")
+    inner, end, after = behind.partition(f"<|close|>{tag}<|sep|>")
+    return (before + after, inner) if begin and end else (text, "")
 
 
 _BUILDERS: dict[str, Callable[[Template, Turn, Walk, bool], list[Message]]] = {

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptkit.conversation import Conversation
+from promptkit.declarations import take
 from promptkit.encoders import RankEncoder
 from promptkit.errors import UsageError
-from promptkit.grammars import QWEN_TOOLS
+from promptkit.grammars import QWEN_TOOLS, template_named
 from promptkit.readers.records import Record
 from promptkit.recover import parse_ids
 from promptkit.templates import TEMPLATES, detect, is_growing_prefix, parse_text, recover, render, trim, uses_tools
@@ -454,6 +456,140 @@ def test_minimax_calls_come_in_one_block_and_results_in_one_turn(special: bool, 
         got = read("Look." + bad)
         assert got.messages[1] == {"role": "assistant", "content": "Look." + bad}
         assert "malformed tool call" in got.marks
+
+
+LS = {"type": "function", "function": {"name": "ls", "description": "List.\nAll.", "parameters": {"type": "object"}}}
+CAT = {"type": "function", "function": {"name": "cat", "parameters": {"type": "object", "properties": {}}}}
+MAY_CALL = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
+)
+XML_PROSE = (
+    "\n</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+)
+TYPESCRIPT = "namespace functions {\n\n// List.\ntype ls = (_: {\np: string,\n}) => any;\n\n} // namespace functions"
+JSON_LINES = json.dumps(LS) + "\n" + json.dumps(CAT)
+
+
+def llama_tools(before: str, space: str) -> str:
+    lead = f'{before}{space}Respond in the format {{"name": function name, "parameters": dictionary of argument name and its value}}.'
+    return f"{lead}{space[:1].strip(chr(10))}Do not use variables.\n\n" + "".join(
+        json.dumps(t, indent=4) + "\n\n" for t in (LS, CAT)
+    )
+
+
+# template -> the specials, a rendered row with declared tools, and its messages and tools
+DECLARATIONS: dict[str, Any] = {
+    "glm": (
+        GLM,
+        f"[gMASK]<sop><|system|>\n{MAY_CALL}{JSON_LINES}{XML_PROSE}<tool_call>{{function-name}}\n<arg_key>{{arg-key-1}}</arg_key>\n...\n</tool_call>"
+        "<|system|>\nBe kind.<|user|>\nHi<|assistant|>\n<think></think>\nDone",
+        [SYSTEM, USER, DONE], [LS, CAT],
+    ),
+    "qwen3": (
+        "<|im_start|> <|im_end|> <|endoftext|> <think> </think> <tool_call> </tool_call>",
+        f"<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n{JSON_LINES}\n</tools>\n\n"
+        "If you choose to call a function ONLY reply in the following format with NO suffix:\n\n<tool_call>\n<function=example_function_name>\n"
+        "</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n- none\n</IMPORTANT>\n\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\nhm\n</think>\n\n<tool_call>\n<function=ls>\n<parameter=p>\n.\n</parameter>\n<parameter=n>\n2\n</parameter>\n"
+        "</function>\n</tool_call><|im_end|>\n",
+        [SYSTEM, USER, called("ls", '{"p": ".", "n": 2}', reasoning="hm")], [LS, CAT],
+    ),
+    "minimax": (
+        MINIMAX,
+        "]~!b[]~b]system\nBe kind.\n\n# Tools\nYou may call one or more tools to assist with the user query.\nHere are the tools available in "
+        f"JSONSchema format:\n\n<tools>\n<tool>{json.dumps(LS['function'])}</tool>\n<tool>{json.dumps(CAT['function'])}</tool>\n</tools>\n\n"
+        "When making tool calls, use XML format to invoke tools and pass parameters:\n\n<minimax:tool_call>\n<invoke name=\"tool-name-1\">\n"
+        "...\n</invoke>\n</minimax:tool_call>[e~[\n]~b]user\nHi[e~[\n]~b]ai\nDone[e~[\n",
+        [SYSTEM, USER, DONE], [LS, CAT],
+    ),
+    "deepseek": (
+        DS,
+        "<｜begin▁of▁sentence｜>Be kind.\n\n## Tools\nYou have access to the following tools:\n\n### ls\nDescription: List.\nAll.\n\n"
+        'Parameters: {"type": "object"}\n\n### cat\n\nParameters: {"type": "object", "properties": {}}\n\nIMPORTANT: ALWAYS adhere to this exact '
+        "format for tool use:\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name<｜tool▁sep｜>tool_call_arguments<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>\n\nWhere:\n\n- For multiple tool calls, chain them directly without separators or spaces\n"
+        "<｜User｜>Hi<｜Assistant｜></think>Done<｜end▁of▁sentence｜>",
+        [SYSTEM, USER, DONE], [LS, CAT],
+    ),
+    "llama3": (
+        LLAMA,
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nEnvironment: ipython\n\n"
+        + llama_tools("You have access to the following functions. To call a function, please respond with JSON for a function call.", " ")
+        + "Be kind.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        '{"name": "ls", "parameters": {"p": "."}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"a"<|eot_id|>'
+        "<|start_header_id|>assistant<|end_header_id|>\n\nDone<|eot_id|>",
+        [{"role": "system", "content": "Environment: ipython\n\nBe kind."}, USER, called("ls", '{"p": "."}'),
+         {"role": "tool", "content": '"a"'}, DONE], [LS, CAT],
+    ),
+    "harmony": (
+        HARMONY,
+        f"<|start|>system<|message|>Be kind.<|end|><|start|>developer<|message|># Instructions\n\nBe brief.\n\n# Tools\n\n## functions\n\n{TYPESCRIPT}"
+        "<|end|><|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|>Done<|return|>",
+        [SYSTEM, {"role": "system", "content": "Be brief."}, USER, DONE], [TYPESCRIPT],
+    ),
+    "mistral": (
+        MISTRAL + " [CALL_ID] [ARGS] [TOOL_CONTENT] [THINK] [/THINK]",
+        f"<s>[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][AVAILABLE_TOOLS]{json.dumps([LS, CAT])}[/AVAILABLE_TOOLS][INST]Hi[/INST][THINK]hm[/THINK]Look."
+        '[TOOL_CALLS]ls[CALL_ID]abc[ARGS]{"p": "."}</s>[TOOL_RESULTS]abc[TOOL_CONTENT]a[/TOOL_RESULTS]Done</s>',
+        [SYSTEM, USER, {**(c := called("ls", '{"p": "."}', "Look.", reasoning="hm")), "tool_calls": [{"id": "abc", **c["tool_calls"][0]}]},
+         {"role": "tool", "content": "a", "tool_call_id": "abc"}, DONE], [LS, CAT],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("template", DECLARATIONS)
+def test_declared_tools_are_taken_off_the_text(template: str, tmp_path: Path) -> None:
+    """The words around them are those of the models' own templates (GLM-4.6, Qwen3.5, MiniMax-M2, V3.1, Llama 3.1, ...)."""
+    specials, text, messages, tools = DECLARATIONS[template]
+    tokenizer = load_tokenizer(tiny.write_tiktoken(tmp_path, {n: 700 + i for i, n in enumerate(specials.split())}))
+    got = recover(row(tokenizer.encode_rendered(text).astype(np.int64)), tokenizer, template)
+    assert got.messages == messages
+    assert got.tools == tools
+    assert got.marks == ()
+    assert parse_text(text, template_named(template)).messages == messages
+
+
+@pytest.mark.parametrize("template", [t for t in DECLARATIONS if t != "mistral"])
+def test_a_declaration_that_is_not_whole_stays_in_the_text(template: str) -> None:
+    text = DECLARATIONS[template][1]
+    broken = text.replace('"name": "cat"', '"title": 3').replace("### cat", "##cat").replace("} // name", "} name")
+    got = parse_text(broken, template_named(template))
+    assert got.tools == ([LS] if template == "llama3" else None)  # Llama's list has no end: what comes before is sure
+    declared = "".join(m["content"] for m in got.messages if m["role"] == "system")
+    assert any(word in declared for word in ("ls =", "### ls", "<tools>", '"title": 3'))
+
+
+@pytest.mark.parametrize("template", DECLARATIONS)
+def test_hostile_declarations_and_calls_are_read_in_linear_time(template: str) -> None:
+    """Heads without ends, parameters without ends: nothing is searched again for each."""
+    t = template_named(template)
+    turn = {"glm": "<|user|>\nx<|assistant|>\n<tool_call>f\n", "qwen3": "<|im_start|>assistant\n<tool_call>\n<function=f>\n",
+            "minimax": "]~b]ai\n<minimax:tool_call>\n<invoke name=\"f\">\n"}.get(template, "")  # fmt: skip
+    end = {
+        "glm": "</tool_call>",
+        "qwen3": "</function>\n</tool_call><|im_end|>",
+        "minimax": "</invoke></minimax:tool_call>[e~[",
+    }
+    half = {"glm": "<arg_key>", "qwen3": "<parameter=a>\n", "minimax": '<parameter name="a">'}.get(template, "")
+    start = time.process_time()
+    for piece in (
+        half,
+        MAY_CALL,
+        "\n\n# Tools\n\n## functions\n\n",
+        "\n### a\nDescription: ",
+        "\n</tools>\n\nFor each function call, ",
+    ):
+        if piece:
+            parse_text(turn + piece * (100_000 // len(piece)) + end.get(template, ""), t)
+    take(t.grammar, MAY_CALL * 2000)
+    take(
+        t.grammar,
+        "## Tools\nYou have access to the following tools:\n"
+        + "\n### a\nDescription: b" * 20_000
+        + "\nIMPORTANT: ALWAYS adhere",
+    )
+    assert time.process_time() - start < 3
 
 
 # ---- render
