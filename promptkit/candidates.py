@@ -13,8 +13,8 @@ The shape is judged by the content; the suffix only settles what content cannot 
 zst, xz, bz2) are opened. Which field means what: `dialects.py`. A final assistant turn is
 the candidate's response, as is `response`, `output`, `completion`, `generated_text`, ... `weight` says how much a
 prompt counts. Text is kept as it is; lone surrogates become U+FFFD. All problems of a file are reported at once with
-their lines. YAML and scripts are written by hand, so what is wrong in them is a UsageError (2); data files raise InputError
-(4), and so does a file of 0 prompts.
+their lines. YAML and scripts are written by hand, so what is wrong in them is a UsageError (2); data files raise
+InputError (4), and so does a file of 0 prompts.
 """
 
 from __future__ import annotations

@@ -284,19 +284,21 @@ def compare_sets(
     statistic: Callable[[NDArray[Any]], float],
     *,
     paired: bool = False,
+    n_shared: int = 0,
     draws: int = 1999,
     rng: int | Generator = 0,
 ) -> Test:
     """Return the two-sided test that two sets are equally far from a mix: |statistic(A) - statistic(B)|.
 
     `statistic` takes one set's rows (its distance to the mix). Labels are shuffled over all rows, or, when row i of A
-    and row i of B belong together (two versions of one prompt), swapped within pairs.
+    and row i of B belong together (two versions of one prompt), swapped within pairs. The first `n_shared` rows of A
+    and B are the same ones: a shuffled deal gives both sets as many in common, of all rows.
     """
     rng = np.random.default_rng(rng)
     if paired and len(A) != len(B):
         raise InputError(f"paired comparison: {len(A)} and {len(B)} rows, expected equally many")
     observed = abs(statistic(A) - statistic(B))
-    pool, n = np.concatenate([A, B]), len(A)
+    pool, n = np.concatenate([A, B[n_shared:]]), len(A)
     null = np.empty(draws)
     for i in range(draws):
         if paired:
@@ -305,7 +307,7 @@ def compare_sets(
             one, other = np.where(swap, B, A), np.where(swap, A, B)
         else:
             order = rng.permutation(len(pool))
-            one, other = pool[order[:n]], pool[order[n:]]
+            one, other = pool[order[:n]], pool[np.concatenate([order[:n_shared], order[n:]])]
         null[i] = abs(statistic(one) - statistic(other))
     return Test(observed, p_value(observed - 1e-12, null), null)
 

@@ -304,6 +304,39 @@ def test_missing_prompt_file_suggests(run, scored):
     assert "did you mean 'p.jsonl'?" in done.err
 
 
+def test_compare_says_which_way_and_whether_by_chance(run, scored, monkeypatch):
+    from promptkit.trend import SHOWN, Change
+
+    names = []
+
+    def trend(sets, reference, **options):
+        names.extend(options["names"])
+        changes = [None, Change(3, 0.1, 0.001, -0.2, 0.01), Change(4, -0.01, 0.6, None, None)]
+        values = {k: score_json().get(k) for k in SHOWN}
+        return [
+            types.SimpleNamespace(
+                to_json=lambda n=n, c=c: {"name": n, **values, "change": c and vars(c)},
+                score=types.SimpleNamespace(reference=score_json()["reference"]),
+            )
+            for n, c in zip(options["names"], changes, strict=False)
+        ]
+
+    fake(monkeypatch, "trend", trend=trend, versions=lambda path: [Path(path)])
+    done = run("compare", "p.jsonl", "p.jsonl", "p.jsonl")
+    assert done.code == 0
+    assert names == ["p.jsonl"] * 3
+    assert "farther from the mix (excess +0.100, p 0.001)" in " ".join(done.out.split())
+    assert "less typical of the mix (typicality -0.200, p 0.010)" in " ".join(done.out.split())
+    assert "3 against 2 (4 prompts in common): no difference shown in excess (-0.010, p 0.600)" in " ".join(
+        done.out.split()
+    )
+    assert "(Holm)" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    value = json.loads(run("compare", "p.jsonl", "p.jsonl", "--json", "-q").out)
+    assert [s["name"] for s in value["sets"]] == ["p.jsonl"] * 2
+    assert set(value) == {"schema_version", "reference", "paired", "sets"}
+
+
 # -- the other commands --------------------------------------------------------------------------------------------
 
 

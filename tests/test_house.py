@@ -26,6 +26,7 @@ FLOORS = {
     "promptkit.conversation": 2,
     "promptkit.corpora": 2,
     "promptkit.scoring": 4,
+    "promptkit.trend": 4,
     "promptkit.score": 4,
     "promptkit.selection": 4,
     "promptkit.packing": 4,
