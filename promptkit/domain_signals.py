@@ -56,6 +56,7 @@ SIGNALS: tuple[Signal, ...] = (
         r"\bselect\b[^.?!]{1,200}\bfrom \w+|create table|insert into|\bsql (?:query|statement)"
         r"|\bwhere clause",
     ),
+    Signal("inline_code", "code between backticks", {_C: 0.8, _A: 0.8}, r"(?<!`)`[^`\n]{2,60}`(?!`)"),
     Signal("calls", "calls in the text", {_C: 0.5}, r"\b\w+\([\w, '\"=]*\)"),
     Signal("snake", "identifiers", {_C: 0.5, _A: 0.2}, r"\b[a-z]+_[a-z]+\w*\b"),
     Signal(
@@ -252,7 +253,7 @@ SIGNALS: tuple[Signal, ...] = (
     # Reasoning.
     Signal(
         "paren_options", "options (A) (B) (C)", {_R: 2.0, _E: 0.4},
-        r"\(a\)[\s\S]{1,400}\(b\)|^options:\s*$|- yes\n- no|- valid|- (?:true|false)\n",
+        r"^ *\(a\).*\n+ *\(b\)|^options:\s*$|- yes\n- no|- valid|- (?:true|false)\n",
     ),
     Signal(
         "logic_words", "words of logic", {_R: 1.8},
@@ -260,7 +261,7 @@ SIGNALS: tuple[Signal, ...] = (
         "argument, hypothesis, entailment, entails, contradiction, plausible, implausible, sarcastic, "
         "antecedent, ambiguous, logically, logical, deduce, deduction, infer, inference, riddle, puzzle, "
         "riddles, syllogism, knights, knaves, knight, knave, clues, left of, right of, directly left, "
-        "between, older than, younger than, taller than, heavier than, finished above, arranged, "
+        "older than, younger than, taller than, heavier than, finished above, arranged, "
         "fixed order, second from, immediately, follow these instructions, starting point, true or false, "
         "not true, causal, caused, cause, intentionally, typical person, boolean, dyck, brackets, "
         "parentheses, ordering, step by step, explain your reasoning, which statement, must be true, "
@@ -287,7 +288,19 @@ SIGNALS: tuple[Signal, ...] = (
         r"|how (?:many|old|tall|long|far))\b",
         where="first",
     ),
-    Signal("letter_options", "four lettered options", {_E: 2.6, _R: 0.5}, r"^a[.)] .+\n+b[.)] .+\n+c[.)] "),
+    Signal(
+        "fact_ask", "asks for a name, a year, a place, a difference", {_E: 2.6},
+        r"\A(?:name (?:the|all|one|two|three|four|five)|what(?:'s| is| was| are) the (?:difference between"
+        r"|(?:full |real |proper "
+        r"|scientific |chemical |latin )?(?:name|capital|symbol|population|speed|atomic|boiling|longest|largest"
+        r"|smallest|highest"
+        r"|oldest|deepest|fastest|biggest))|differences? between|true or false|fill in the blanks?)"
+        r"|\A(?:[^.?!\n]{10,120}[,:;] (?:and )?|[^.?!\n]{10,120}[.?] )(?:(?:in )?which (?:two|three|four|five"
+        r"|one|year|country|century)|in what year"
+        r"|who (?:is usually|was the first|wrote|invented)|when was it|how (?:far|high|wide|old|long) (?:is"
+        r"|was) (?:it|the))\b",
+    ),
+    Signal("letter_options", "four lettered options", {_E: 2.6, _R: 0.5}, r"^a[.):] .+\n+b[.):] .+\n+c[.):] "),
     Signal("answer_stub", "ends with Answer:", {_E: 1.2, _G: 0.6}, r"answer:\s*$", where="last"),
     Signal(
         "fact_words", "words of fact", {_E: 0.9},
@@ -314,8 +327,18 @@ SIGNALS: tuple[Signal, ...] = (
         where="edges",
     ),
     Signal(
+        "piece_named", "starts with the piece that is wanted", {_W: 3.6, _E: -1.5},
+        r"\A(?:(?:an?|two|three|four|five|one|short|funny|quick|\d+)[ -](?:\w+[ -]){0,2})?(?:haikus?|poems?"
+        r"|sonnets?|limericks?|toasts?|speech|eulogy"
+        r"|press release|cover letter|covering letter|subject lines?|tagline|slogans?|reply to (?:a|the|my)"
+        r"|caption|invitation|blurb|product description"
+        r"|short story|birthday card|love letter|obituary|newsletter|opening line|lyrics)\b(?! (?:is|are|was"
+        r"|of the|has)\b)",
+    ),
+    Signal(
         "write_cjk", "asks for a text in Chinese or Japanese", {_W: 4.2},
-        r"撰写|写.{0,12}(?:篇|份|个|封|段|首|章|稿|书|文)|创作|改写|文案|作文|演讲稿|不少于\d+字|\d+字|評論|评语|教案|小説|小说|帮我(?:写|设计|整理|起草|准备)"
+        r"撰写|写.{0,12}(?:篇|份|个|封|段|首|章|稿|书|文)|创作|改写|文案|作文|演讲稿|不少于\d+字|\d+字|評論"
+        r"|评语|教案|小説|小说|帮我(?:写|设计|整理|起草|准备)"
         r"|起草|情节|策划|報告|书いて|書いて",
         where="edges",
     ),
@@ -357,12 +380,16 @@ SIGNALS: tuple[Signal, ...] = (
         r"|what are (?:some|the (?:best|most|main|key|pros|benefits|advantages|differences|top))"
         r"|do you (?:think|like|have|know|feel)|what do you think|should i"
         r"|any (?:tips|advice|ideas|suggestions)|give me (?:some )?(?:advice|tips|ideas)|suggest (?:some|a)"
-        r"|recommend|why (?:do|does|is|are|might|would|should|did)|what if\b|pros and cons"
+        r"|recommend|pros and cons"
         r"|is it (?:worth|normal|ok|better|possible)|tips for"
-        r"|can you (?:explain|tell me|recommend|suggest|describe)|explain (?:the|to me|how|why|what|in)"
-        r"|describe the|compare (?:and contrast|the)|what would|help me (?:understand|plan|decide|with)"
+        r"|can you (?:explain|tell me|recommend|suggest|describe)|^explain (?:the|to me|how|why|what|in)"
+        r"|describe the|compare (?:and contrast|the)|help me (?:understand|plan|decide|with)"
         r"|discuss the)",
         where="edges",
+    ),
+    Signal(
+        "why_start", "starts with why or what if", {_H: 2.4, _E: -0.8},
+        r"\A(?:but |and |so |ok,? )?(?:why\b(?! is this)|what (?:if|would)\b)",
     ),
     Signal(
         "feelings", "a person speaks of themselves", {_H: 1.2},
@@ -378,7 +405,14 @@ SIGNALS: tuple[Signal, ...] = (
         r"|\b(?:professional|expert) translator|\bhow (?:do|would|can) (?:you|i) say\b"
         r"|\bin(?:to)? (?:english|french|german|spanish|italian|portuguese|chinese|mandarin|japanese|korean"
         r"|arabic|hindi|russian|turkish|dutch|polish|swedish|vietnamese|thai|hebrew|greek|latin|ukrainian"
-        r"|indonesian|czech|finnish|simplified chinese):|翻译|翻訳|번역|переведи|перевод|traduis|traduire|traduce"
+        r"|indonesian|czech|finnish|simplified chinese):|\b(?:put|render|turn|get) (?:it|this|that|them"
+        r"|the [\w ]{1,30}|these [\w ]{1,20}) into (?:modern |plain |simple )?(?:english|french|german"
+        r"|spanish|italian|portuguese|chinese|japanese|korean|arabic|hindi|russian|turkish|dutch|polish|swedish"
+        r"|latin|greek)\b"
+        r"|\bis (?:this|my) translation\b|sagt man auf|comment (?:dit-on|dirais-tu)|cómo se dice|como se diz"
+        r"|come si dice|как (?:будет|сказать)"
+        r"|hoe zeg je|jak (?:powiedzieć|się mówi)|hur säger man|怎么说|何と言い|翻译|翻訳|번역|переведи|перевод"
+        r"|traduis|traduire|traduce"
         r"|traducir|traduz|traduci |übersetz|ترجم|अनुवाद|çevir|vertaal|tłumacz|dịch",
         where="edges",
     ),
@@ -394,8 +428,10 @@ SIGNALS: tuple[Signal, ...] = (
         r"\bsummari[sz](?:e|ing)|\bsummary\b|\btl;?dr\b|\bkey (?:points|takeaways|findings) (?:of|from|in)"
         r"|\bmain (?:points?|ideas?|takeaways) (?:of|from|in)\b|\bcondense|\bin (?:one|two|a single"
         r"|\d) sentences?:|\babridge|\bexecutive summary|\bgist of|\brecap\b|\bmeeting minutes"
+        r"|\b(?:boil|cut|shorten|trim) (?:it|this|that|the [\w ]{1,30}) (?:down )?to\b|\bas minutes\b"
+        r"|minutes of the (?:meeting|call)"
         r"|\bheadline for the following|摘要|(?:请|帮我|^)总结(?:一下|以下|下面|这|上)|概括|要約"
-        r"|zusammen|résume|resume el"
+        r"|zusammenfass|\bfass[et]?\b[^.?!]{1,80}\bzusammen\b|résume|resume el"
         r"|riassum|कсаराँश|сократи|резюм",
         where="ends",
     ),
@@ -412,10 +448,12 @@ SIGNALS: tuple[Signal, ...] = (
         r"|from) (?:only )?(?:the|this|these|each|your)? ?(?:above |following |below |provided |given "
         r"|supplied |attached |retrieved )?|(?:given|in|read|use) (?:the |this )?(?:above|following|below"
         r"|provided|given|attached|retrieved) (?:pieces of )?)(?:information|passages?|contexts?(?! of)"
-        r"|documents?|article|texts?|excerpts?|paragraphs?|sources?|snippets?|contract|transcript|manual"
+        r"|documents?|article|texts?|excerpts?|paragraphs?|sources?(?! (?:to|code)\b)|snippets?|contract"
+        r"|transcript|manual"
         r"|handbook|policy document|report|search results|knowledge)\b"
         r"|answer (?:the question )?(?:only )?(?:using|from|based)|if the (?:answer|context|passage"
-        r"|documents?) (?:is|does|do|cannot|are)|cite (?:the|your)|quote the|not in the (?:context|document"
+        r"|documents?) (?:is|does|do|cannot|are)|cite (?:the|your)|quote the (?:sentence|passage|text|line"
+        r"|words?|source|part|clause|paragraph)|not in the (?:context|document"
         r"|text|passage)|do not use (?:outside|prior|external) knowledge",
         where="edges",
     ),
@@ -482,32 +520,142 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("language_named", "a programming language", {_C: 1.3, _A: 0.6}),
     Signal(
         "code_foreign", "asks for code, not in English", {_C: 3.4, _W: -2.5},
-        r"\b(?:funktion|programm|skript|fonction|función|função|funzione|функци\w+|код)\b|函数|代码|程序|编写|関数|数组"
-        r"|复杂度|算法|用 ?(?:java|python|c\+\+|go|rust|javascript|sql)|实现",
+        r"\b(?:funktion|programm|skript|parser|fonction|função|funzione|función|funci[oó]n|programma"
+        r"|funktion(?:en)?|código|codice"
+        r"|fonctions?|funkcj[aęi]|funkce|функци\w+|код|скрипт\w*|програм\w+|запрос)\b|函数|代码|程序|编写|関数"
+        r"|プログラム|コード|配列|数组"
+        r"|复杂度|算法|用 ?(?:java|python|c\+\+|go|rust|javascript|sql)|实现|함수|코드|프로그램|دالة|برنامج"
+        r"|फ़ंक्शन|प्रोग्राम",
     ),
     Signal(
-        "write_foreign", "asks for a text, not in English", {_W: 2.4},
-        r"\b(?:schreib(?:e|en)?|verfasse|écris|rédige|escribe|redacta|escreva|scrivi|напиши)\b",
+        "write_foreign", "asks for a text, not in English", {_W: 3.0},
+        r"\b(?:schreib(?:e|en)?|verfasse|formuliere|entwirf|écri[st]|écrivez|rédige[zr]?|escribe|escríbeme"
+        r"|redacta|escreva|escreve|redija"
+        r"|scrivi|scrivimi|redigi|schrijf|napisz|napiš|skriv|напиши\w*|составь|сочини|yaz|tulis(?:kan)?|viết"
+        r"|kirjoita|scrie)\b"
+        r"[^.?!\n]{0,50}\b(?:geschichte|gedicht|brief|e-?mail|rede|artikel|text|aufsatz|absage|einladung"
+        r"|märchen|histoire|poème|lettre"
+        r"|courriel|mail|discours|article|conte|texte|cuento|historia|poema|carta|correo|discurso|artículo"
+        r"|relato|texto|conto|crônica"
+        r"|artigo|racconto|poesia|lettera|discorso|articolo|testo|verhaal|gedicht|brief|toespraak|opowiadanie"
+        r"|wiersz|list|povídku"
+        r"|dopis|berättelse|dikt|brev|рассказ\w*|стих\w*|письм\w*|сказк\w*|статью|текст|mektup|hikaye|hikâye"
+        r"|şiir|surat|cerita|puisi"
+        r"|thư|truyện|bài (?:thơ|văn|viết)|tarina|runo)|(?:اكتب|أكتب)|लिखिए|लिखें|लिखो|써 ?(?:줘|주세요)|작성해"
+        r"|書いてください",
         where="edges",
     ),
     Signal(
-        "math_foreign", "asks how much, not in English", {_M: 2.2},
-        r"多少|几个|一共|剩下|求出|计算|umfang|fläche|wahrscheinlichkeit|\bberechne|\bcalcul[ae]|сколько"
-        r"|いくつ|कितने|كم عدد",
+        "write_verb_foreign", "asks to write, not in English", {_W: 0.8, _C: 0.6, _I: 0.4},
+        r"\b(?:schreib(?:e|t)?|écri[st]|escribe|escreva|scrivi|schrijf|napisz|skriv|напиши)\b",
+        where="first",
     ),
     Signal(
-        "advice_foreign", "asks for advice, not in English", {_H: 2.2},
-        r"怎么|如何|怎样|建议|worauf|\bwie kann ich|comment puis-je|cómo puedo|como posso|как мне|どうすれば|推荐",
+        "math_foreign", "asks how much, not in English", {_M: 3.0},
+        r"多少|几个|一共|剩下|求出?|计算|証明せよ|求め(?:よ|なさい|てください)|证明|概率|確率|方程|圆|三角形"
+        r"|整数|いくつ|何通り|구하|구한|확률|정수|수열"
+        r"|umfang|fläche|wahrscheinlichkeit|gleichung|zinsen|anfangskapital|primzahl\w*|\bberechne|\bbestimme"
+        r"|\bbeweise|^zeige:?\b"
+        r"|geschwindigkeit|\bdémontr|\bcalcul(?:e[rz]?|ar?)\b|\bcalcol[aio]\w*|probabilité|équation"
+        r"|combien (?:de temps|coûte|en|y a)|nombres? (?:premiers?|entiers?)"
+        r"|demuestra|probabilidad|ecuación|números? (?:primos?|enteros?)|raíz cuadrada|quantos|múltiplo"
+        r"|prove que|probabilidade"
+        r"|números? inteiros?|equação|dimostra|probabilità|equazione|numer[io] (?:primi|interi)|bereken|bewijs"
+        r"|kansberekening"
+        r"|oblicz|udowodnij|prawdopodobieństw|równani|вычисли|докажи|найдите|сколько|вероятност|уравнени"
+        r"|hesapla|olasılı|kanıtla|denklem"
+        r"|hitunglah|buktikan|peluang|tính|chứng minh|xác suất|phương trình|कितने|सिद्ध|ज्ञात कीजिए|كم عدد|احسب"
+        r"|أثبت|احتمال|معادلة",
+        where="ends",
     ),
     Signal(
-        "fact_foreign", "asks for a fact, not in English", {_E: 2.2},
-        r"哪一?[年条个位座]|是什么|谁|何年|ですか|^wer (?:hat|ist|war)|^(?:quelle?|qui) (?:est|a)|^(?:cuál|quién|dónde)"
-        r"|^¿(?:cuál|quién|dónde)"
-        r"|^(?:кто|какая|какой|где)",
+        "advice_foreign", "asks for advice, not in English", {_H: 2.8},
+        r"怎么(?!分)|如何|怎样|建议|推荐|どうすれば|どうしたら|おすすめ|アドバイス|教えてもら|어떻게|좋을까"
+        r"|추천|조언|worauf|\bwie (?:kann|soll|finde|gehe|schaffe"
+        r"|mache) ich|was (?:soll|kann) ich|\b(?:comment|que) (?:puis-je|dois-je|faire)|je (?:ne )?(?:sais|dois"
+        r"|voudrais)|devrais-je"
+        r"|¿?\b(?:cómo|qué) (?:puedo|debo|hago|me|le)|debería|como posso|o que (?:faço|devo)|\bdevo\b"
+        r"|come (?:posso|faccio|devo)|consigli"
+        r"|dovrei|hoe (?:kan|moet|pak) ik|wat (?:kan|moet) (?:ik|dat)|как (?:мне|лучше|быть)"
+        r"|что (?:мне )?делать|посовет|jak (?:się|mam|mogę)"
+        r"|co (?:mam|robić)|hur (?:ska|kan|gör) jag|nasıl|ne yap|tavsiye|bagaimana (?:cara|saya)|sebaiknya"
+        r"|làm (?:sao|thế nào)|nên\b"
+        r"|कैसे|क्या कर|सलाह|كيف|نصيح|ماذا (?:أفعل|علي)|چگونه|چطور|πώς (?:μπορ|να)",
+        where="ends",
+    ),
+    Signal(
+        "self_foreign", "a person speaks of themselves, not in English", {_H: 1.6},
+        r"\b(?:ich (?:bin|habe|soll|will|möchte)|mein(?:e[mnrs]?)? (?:mann|frau|sohn|tochter|chef|freund\w*"
+        r"|hund|katze|schwester|bruder|mutter)"
+        r"|je suis|j'ai|ma (?:fille|femme|mère|sœur)|mon (?:mari|fils|chef|ami|chat|chien)|estoy|llevo"
+        r"|mi (?:hijo|hija|jefe|novi[oa]|madre|perro)"
+        r"|estou|meu (?:filho|chefe|pai)|minha (?:filha|mãe)|sono|mio (?:figlio|marito)|mia (?:figlia|moglie"
+        r"|madre)|ik (?:ben|heb)|mijn"
+        r"|jestem|mój|moja|jag (?:är|har)|у меня|мой|моя|я не)\b|我(?:最近|妈|爸|女儿|儿子|老公|老婆)|私(?:は"
+        r"|の)|제가|저는|मेर[ाीे]|मैं|(?:أريد|لدي|ابني|ابنتي)"
+        r"|\bsaya\b|\btôi\b",
+        where="first",
+    ),
+    Signal(
+        "fact_foreign", "asks for a fact, not in English", {_E: 3.0, _W: -0.5},
+        r"哪一?[年条个位座些]|是什么|谁|誰|何年|どれ|どこ|いつ|の作者|何と呼|違いを?|ですか|누구|언제|어디|무엇"
+        r"|몇 년|어느"
+        r"|\bwer (?:hat|ist|war|schrieb|erfand)|\bwann (?:wurde|war|hat)|\bin welche[mnr]|\bwelche[rsnm]?\b"
+        r"|\bwo (?:liegt|steht|wurde)|^was ist"
+        r"|\bwie (?:heißt|hoch|viele|lang|groß)|^nenne|\bunterschied zwischen|\b(?:quelle?s?|qui) (?:est|a|sont"
+        r"|fut|était)\b|en quelle année|^qui\b"
+        r"|\b(?:lequel|laquelle|lesquel\w*)\b|différence entre|combien de (?!temps)|(?:^|¿|\b)(?:cuál|quién"
+        r"|dónde|cuándo)(?:es)?\b|en qué año|qué es\b"
+        r"|diferencia entre|\b(?:quem|onde|quando|qual|quais) (?:é|foi|fica|são|era|dest\w+|d[ao]s?)\b"
+        r"|em que ano|\b(?:chi|dove|quando|quale?)"
+        r" (?:è|ha|fu|si|era|sono)\b|in (?:che|quale) anno|differenza tra|\b(?:wie|waar|wanneer) (?:is|was|werd"
+        r"|heeft|schreef|ligt)\b|in welk jaar|welke"
+        r"|\b(?:kto|kiedy|gdzie)\b|w którym|jak nazywa|\b(?:kdo|kdy|kde)\b|ve kterém|\b(?:vem|vilke[nt]"
+        r"|vad heter|hur (?:stor|många|hög))\b"
+        r"|\b(?:hvem|hvornår|hvor (?:ligger|mange|stor)|hvilke[nt])\b|\b(?:kuka|milloin|missä|mikä on)\b"
+        r"|\b(?:cine|când|unde) (?:a|este|se)\b"
+        r"|\b(?:ki|mikor|hol|melyik) (?:volt|írta|van)\b|^кто|\bкто (?:был|написал|открыл)|^как(?:ая|ой|ие)"
+        r"|^где|\bв каком|\bкогда (?:был|произош)"
+        r"|\bхто\b|\bколи\b|\bhangi\b|\bkaç\b|\bkimdir\b|ne zaman|\bnerede|\bsiapa|\bkapan\b|di mana|\bberapa\b"
+        r"|apa nama"
+        r"|năm nào|ở đâu|\blà gì|\bai (?:là|đã)|thành phố nào|bao nhiêu|कौन|\bकब\b|कहाँ|किस |किसने|কে\b|কখন|কোন"
+        r"|কোথায়|من هو|من هي|ما هي?\b|متى|أين|في أي|كم |أي من"
+        r"|چه کسی|چه سالی|کدام|کجا|ποιο[ςι]|ποια|πότε|πού\b|מי \b|מתי|איפה|ใคร|เมื่อไ|ที่ไหน|யார்|எப்போது",
+        where="ends",
+    ),
+    Signal(
+        "task_foreign", "a small task, not in English", {_I: 2.6},
+        r"\b(?:ordne|sortiere|klassifiziere|markiere|zähle|korrigiere|formuliere .{0,20}um|schreibe .{0,30}um"
+        r"|classe[rz]?|trie[rz]?|remets|corrige[rz]?"
+        r"|extrais|complète|réponds uniquement|clasifica|ordena|corrige|extrae|completa|devuelve solo"
+        r"|responde solo|classifique|ordene|corrija|extraia"
+        r"|classifica|riordina|correggi|estrai|rispondi solo|sorteer|verbeter|posortuj|popraw|sortera"
+        r"|отсортируй|исправь|выпиши|расставь)\b"
+        r"|genau (?:\d+|drei|vier|fünf) (?:sätze|wörter|wörtern|stichpunkte)|exactement (?:\d+|trois|quatre"
+        r"|cinq) (?:phrases|mots)"
+        r"|exactamente (?:\d+|tres|cuatro) (?:frases|palabras)|書き換え|並べ替え|並べて|바꿔|분류|정렬",
+        where="ends",
     ),
     Signal(
         "passage_foreign", "a passage to answer from, not in English", {_G: 4.0},
-        r"^(?:kontext|contexte|contexto|контекст|текст)\b.{0,10}:|材料|根据以下|根据上述|阅读下面|本文によると",
+        r"^(?:kontext|contexte|contexto|contesto|context|konteks|bağlam|контекст|текст|auszug|extrait|extracto"
+        r"|السياق|النص|संदर्भ|गद्यांश|지문|背景)\b.{0,40}:"
+        r"|材料|根据以下|根据上述|根据(?:文章|材料|上文)|阅读下面|本文によると|次の文章を読|以下の文章|次の資料"
+        r"|다음 (?:글|지문)|गद्यांश पढ़|अनुच्छेद पढ़"
+        r"|d'après le (?:texte|document|passage)|selon le texte|según el texto|de acuerdo com o texto"
+        r"|secondo il testo|laut (?:dem )?text"
+        r"|(?:lies|lisez|lis|lee|leia|leggi) (?:den|das|le|el|o|il) (?:folgenden?|texte?|texto|testo|seguinte)"
+        r"|прочитай(?:те)? текст|согласно тексту"
+        r"|اقرأ النص|وفق[ًا]* للنص|đọc đoạn|bacalah teks|metne göre|przeczytaj tekst",
+    ),
+    Signal(
+        "puzzle_foreign", "a puzzle, not in English", {_R: 3.0},
+        r"真话|假话|谁(?:是|住|说)|推理|嘘つき|正直者|거짓말|wer (?:lügt|wohnt|hat welche|sitzt)|woher kommt"
+        r"|prämisse\w*|konklusion|schluss(?:folgerung)? gültig"
+        r"|chi abita|qui (?:ment|habite)|quién (?:miente|vive)|quem (?:mente|mora)|кто (?:лжёт|лжет|врёт|живёт"
+        r"|живет)|rätsel\b|énigme|acertijo|adivinanza"
+        r"|indovinello|загадка|罠|谜|なぞなぞ|पहेली|bilmece|zagadk|raadsel|yalan söyl|kim yalan"
+        r"|siapa yang berbohong",
     ),
     Signal(
         "riddle", "a riddle or a question of what follows", {_R: 2.8, _E: -1.5},
@@ -515,13 +663,42 @@ SIGNALS: tuple[Signal, ...] = (
         r"|odd one out|would [^.?]{1,60} have\b"
         r"|how does (?:he|she) do it|across? (?:a|the) river|(?:every|all) labels?|which (?:door|box"
         r"|guard)|who (?:stole|did it|is lying|owns|lives)"
-        r"|what (?:am i|is the order)|is (?:it|this) (?:valid|plausible|possible that)|plausible\?"
+        r"|what (?:am i|is the order)|\b(?:in which|what) order did they|who has which|who is what"
+        r"|which (?:one )?doesn't belong"
+        r"|one of them (?:lies|is lying)|always (?:lies?|tells? the truth)|counterfeit|fake (?:coin|one)"
+        r"|\bbalance scale|three weighings|labels? (?:are|is) (?:all )?wrong|is (?:it|this) (?:valid|plausible"
+        r"|possible that)|plausible\?"
         r"|can we (?:conclude|infer)|where will \w+ look",
+    ),
+    Signal(
+        "cast", "a small cast with places, times or things to match", {_R: 2.0},
+        r"\b(?:three|four|five|six|seven|eight) (?:\w+ )?(?:friends|sisters|brothers|siblings|colleagues"
+        r"|neighbou?rs|suspects"
+        r"|people|children|students|players|houses|boxes|drawers|cards|books|volumes|talks|runners|cars|animals"
+        r"|switches)\b",
+        where="first",
+    ),
+    Signal(
+        "places", "who stands where", {_R: 2.4},
+        r"\bnot next to\b|neither first nor last|directly (?:left|right|behind|before|after|above|below)"
+        r"|right behind"
+        r"|somewhere (?:to the )?(?:left|right)|is next to (?!no|im)|immediately (?:left|right|before|after)"
+        r"|comes before \w+ and"
+        r"|not necessarily in (?:this|that) order|places? ahead of|at (?:one|either) end\b"
+        r"|at the (?:far )?(?:left|right) end",
+    ),
+    Signal(
+        "rigour", "to be proved or derived", {_M: 2.0},
+        r"\b(?:prove (?:that|it|your)|show that|derive (?:the|a|an)|a derivation|find all (?:real|integer|pairs"
+        r"|solutions|functions"
+        r"|primes|n\b|x\b)|solve (?:for|the (?:initial|equation|system|recurrence|inequality))"
+        r"|expected (?:number|value)"
+        r"|p\([a-z∪∩|=<> ,0-9]+\) ?=|boundary condition|converges?\b|irrational)",
     ),
     Signal(
         "preference", "asks what is better or fitting", {_H: 3.0, _E: -2.6},
         r"pros and cons|which (?:one )?is (?:better|best) for|what's a good|better for|a good name"
-        r"|and which|like i'?m\b|like i am \w+|let'?s play"
+        r"|like i'?m\b|like i am \w+|let'?s play"
         r"|\bdo you (?:think|like|prefer|ever|enjoy|have a favou?rite)\b|\brecommend|ideas for|\blol\b"
         r"|affect (?:people|me|us|my)|^how can (?:a|an|i|we|you|small)|should i\b|what do you think",
         where="edges",
@@ -556,7 +733,9 @@ SIGNALS: tuple[Signal, ...] = (
         "regular expression, regular expressions, unit test, unit tests, refactoring, design pattern, design "
         "patterns, object-oriented, functional programming, type system, generics, pointers, memory management, "
         "cache eviction, caching, bloom filter, lru cache, api, sdk, backend, frontend, web server, websocket, "
-        "websockets, oauth, serialization, protobuf, garbage-collected, bytecode, jit, llvm, simd",
+        "websockets, vim, emacs, neovim, excel formula, spreadsheet formula, vba, "
+        "mysql, postgresql, sqlite, mongodb, redis, oauth, serialization, protobuf, garbage-collected, bytecode, "
+        "jit, llvm, simd",
         where="edges",
     ),
     # Nothing.
@@ -593,6 +772,7 @@ SIGNALS: tuple[Signal, ...] = (
 
 # Programming languages that a text names or holds, for tags; over lower-cased text.
 PROGRAMMING = {
+    "ada": r"\bin ada\b(?= |\.|,|$)|```ada\b",
     "assembly": r"\bassembly (?:code|language)\b|\bx86\b",
     "bash": r"\bbash\b|\bshell script\b|#!/bin/(?:ba)?sh|```(?:sh|bash)\b",
     "c": r"\bin c\b(?![+#'])|\bc (?:program|code|function|language)\b|#include <std",
@@ -600,6 +780,10 @@ PROGRAMMING = {
     "c++": r"\bc\+\+|std::|#include <iostream",
     "css": r"\bcss\b",
     "dart": r"\bin dart\b|\bflutter\b|```dart",
+    "elixir": r"\belixir (?:code|module|function|process)|\bin elixir\b|\bdefmodule\b|\|> ?enum\.",
+    "erlang": r"\berlang\b",
+    "f#": r"\bf#",
+    "fortran": r"\bfortran\b",
     "go": r"\bgolang\b|\bin go\b(?! to)|^func \w+\(|```go\b",
     "haskell": r"\bhaskell\b",
     "html": r"\bhtml\b|<div\b|<!doctype",
@@ -609,9 +793,11 @@ PROGRAMMING = {
     "kotlin": r"\bkotlin\b",
     "lua": r"\bin lua\b|\blua script|```lua",
     "matlab": r"\bmatlab\b",
+    "ocaml": r"\bocaml\b",
     "perl": r"\bperl\b",
     "php": r"\bphp\b",
     "powershell": r"\bpowershell\b",
+    "prolog": r"\bprolog\b",
     "python": r"\bpython[23]?\b|^def \w+\(|^from \w[\w.]* import |^import \w+(?: as \w+)?$|^>>> ",
     "r": r"\bin r\b(?= |\.|,|$)|```r\b|\bggplot",
     "ruby": r"\bin ruby\b|\bruby (?:code|script|method|class|on rails)|```ruby",
@@ -619,6 +805,8 @@ PROGRAMMING = {
     "scala": r"\bin scala\b|```scala",
     "sql": r"\bsql\b|\bselect\b.{1,200}\bfrom\b|create table|\bmysql\b|\bpostgres",
     "swift": r"\bin swift\b|\bswiftui\b|```swift",
+    "verilog": r"\b(?:system)?verilog\b|\bvhdl\b",
+    "zig": r"\bin zig\b|```zig",
     "typescript": r"\btypescript\b|```ts\b",
 }  # fmt: skip
 
