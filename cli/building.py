@@ -16,13 +16,21 @@ from .reading import lost, reading_options, show_account, show_sources
 
 
 def _licences(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    """Turn SOURCE=SPDX options into a mapping; the library checks both."""
+    return _by_source("--licence", "SPDX", "Apache-2.0", pairs)
+
+
+def _domains(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    return _by_source("--domain", "DOMAIN", "coding", pairs)
+
+
+def _by_source(option: str, what: str, example: str, pairs: tuple[str, ...]) -> dict[str, str]:
+    """Turn SOURCE=VALUE options into a mapping; the library checks both."""
     out: dict[str, str] = {}
     for pair in pairs:
-        source, equals, expression = pair.partition("=")
+        source, equals, value = pair.partition("=")
         if not equals or source in out:
-            raise UsageError(f"--licence {pair}: not SOURCE=SPDX, or a source twice", hint="write A1=Apache-2.0")
-        out[source] = expression.strip()
+            raise UsageError(f"{option} {pair}: not SOURCE={what}, or a source twice", hint=f"write A1={example}")
+        out[source] = value.strip()
     return out
 
 
@@ -75,6 +83,19 @@ Examples:
     callback=_licences,
     help="Licence of a source's rows, for example A1=Apache-2.0; repeatable.",
 )
+@click.option(
+    "--domain",
+    "domains",
+    multiple=True,
+    metavar="SOURCE=DOMAIN",
+    callback=_domains,
+    help="Domain of all rows of a source, for example A1=coding; wins over any labeller; repeatable.",
+)
+@click.option(
+    "--labeller",
+    metavar="MODULE:CALLABLE",
+    help="Your own labeller; its module is imported, that is, run.",
+)
 @click.option("--redistributable", is_flag=True, help="Take rows that may not be shared out of the pack.")
 @click.option("--strict", is_flag=True, help="Write nothing when more is lost than allowed.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For tokenizing.")
@@ -93,6 +114,7 @@ def build_command(talk: Talk, root: str, out: str, pool: tuple[str, ...], **opti
         talk.document(built.to_json())
     else:
         show_sources(talk, built.sources)
+        _show_domains(talk, built.sources)
         show_account(talk, built.account)
         for note in built.notes:
             talk.pair("note", note)
@@ -124,6 +146,14 @@ def _show_pack(talk: Talk, built: Any) -> None:
     ):  # fmt: skip
         if path:
             talk.line(f"{what:<10} {path}", paste=True)
+
+
+def _show_domains(talk: Talk, sources: list[dict[str, Any]]) -> None:
+    """Print what each source is, by the sampled rows, and how much of it the labeller was not sure of."""
+    rows = [
+        [s["source"], s["domain"], f"{s['domain_share']:.0%}", f"{s['unsure']:.0%}"] for s in sources if s.get("domain")
+    ]
+    talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
 
 
 def _show_seen(talk: Talk, built: Any) -> None:

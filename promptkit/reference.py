@@ -126,7 +126,10 @@ class Reference:
 
     @cached_property
     def sources(self) -> pl.DataFrame:
-        return _table(self._profile["sources"], source=str, share=float, stderr=float, rows=int)
+        return _table(
+            self._profile["sources"], source=str, share=float, stderr=float, rows=int, domain=str, domain_share=float,
+            unsure=float,
+        )  # fmt: skip
 
     @property
     def fingerprint(self) -> str:
@@ -290,6 +293,7 @@ def fit(
     seed: int = 0,
     n_clusters: int = regions.N_CLUSTERS,
     label: Callable[..., Any] | None = None,
+    by_source: Mapping[str, str] | None = None,
     masses: Callable[[Sequence[str]], NDArray[np.float64]] | None = None,
     groups: NDArray[np.int64] | None = None,
     threads: int = 1,
@@ -305,6 +309,7 @@ def fit(
         supervised_tokens` of the whole mix, makes the shares of sources exact.
     weight : "rows" or "tokens" (supervised tokens): what the shares represent.
     label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`; None calls every row "other".
+    by_source : source -> domain of its rows, which wins over `label`.
     masses : callable `texts -> P(domain | text)`, (n, number of domains), from the text alone; makes typicality see
         domains (`conformal`). Only `promptkit.domains.masses` survives saving; None leaves domains out.
     groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
@@ -347,7 +352,7 @@ def fit(
     cluster = regions.assign(X, centroids)
 
     say("label", 0, len(texts))
-    domain, unsure = _labels(frame, texts, label)
+    domain, unsure = _labels(frame, texts, label, by_source)
     sample = frame.with_columns(
         pl.Series("domain", domain, dtype=pl.String),
         pl.Series("unsure", unsure, dtype=pl.Boolean),
@@ -409,7 +414,7 @@ def fit(
         "n_response_models": len(responses.profiles) if responses else 0,
         "clusters": _cluster_table(X, centroids, cluster, units, texts, domain, weights, n_total),
         "domains": _shares("domain", np.array(domain, dtype=object), weights, n_total),
-        "sources": _source_table(frame["source"].to_list(), weights, n_total, counts, weight),
+        "sources": _source_table(frame["source"].to_list(), domain, unsure, weights, n_total, counts, weight),
     }
     profile = json.loads(canonical(profile))  # what is in memory is what a file would hold
     say("fitted", len(texts), len(texts))
@@ -492,13 +497,18 @@ def _affinity(P: NDArray[np.float64], share: NDArray[np.float64]) -> tuple[NDArr
     return affinity, np.argmax(np.round(P, 6), axis=1).astype(np.int64)
 
 
-def _labels(frame: pl.DataFrame, texts: list[str], label: Callable[..., Any] | None) -> tuple[list[str], list[bool]]:
+def _labels(
+    frame: pl.DataFrame, texts: list[str], label: Callable[..., Any] | None, by_source: Mapping[str, str] | None
+) -> tuple[list[str], list[bool]]:
+    from promptkit.labellers import labels
+
     if label is None:
         return ["other"] * len(texts), [True] * len(texts)
     messages = [json.loads(m) for m in frame["messages"]]
     tools = [json.loads(t) if t else None for t in frame["tools"]]
-    found = label(texts, messages=messages, tools=tools)
-    return [str(x.domain) for x in found], [bool(x.unsure) for x in found]
+    sources = frame["source"].to_list()
+    found = labels(texts, messages=messages, tools=tools, sources=sources, label=label, by_source=by_source)
+    return [domain for domain, _ in found], [unsure for _, unsure in found]
 
 
 def _refold(folds: NDArray[np.int64], units: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -554,9 +564,37 @@ def _cluster_table(
 
 
 def _source_table(
+    sources: list[str],
+    domain: list[str],
+    unsure: list[bool],
+    weights: NDArray[np.float64],
+    n_total: int | None,
+    counts: dict[str, Any] | None,
+    weight: str,
+) -> list[dict[str, Any]]:
+    """Return the shares of the sources, and of what domain each mostly is: as much of it, and as much unsure.
+
+    Shares are counted in the whole mix where `counts` tells, else estimated; domains are always the sample's.
+    """
+    table = _shares_of_sources(sources, weights, n_total, counts, weight)
+    for row in table:
+        mass: dict[str, float] = {}
+        doubt = 0.0
+        for i in [i for i, s in enumerate(sources) if s == row["source"]]:
+            w = weights[i] + 1e-9  # weightless rows still have a domain
+            mass[domain[i]] = mass.get(domain[i], 0.0) + w
+            doubt += w * unsure[i]
+        total = sum(mass.values())
+        main = min(mass, key=lambda d: (-mass[d], d)) if mass else None
+        row["domain"] = main
+        row["domain_share"] = round(mass[main] / total, 6) if main else None
+        row["unsure"] = round(doubt / total, 6) if main else None
+    return table
+
+
+def _shares_of_sources(
     sources: list[str], weights: NDArray[np.float64], n_total: int | None, counts: dict[str, Any] | None, weight: str
 ) -> list[dict[str, Any]]:
-    """Return the shares of the sources: counted in the whole mix where `counts` tells, else estimated."""
     key = "rows" if weight == "rows" else "supervised_tokens"
     listed = _listed_sources(counts)
     total = sum(s.get(key) or 0 for s in listed)

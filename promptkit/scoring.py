@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptkit import inference, structure
+from promptkit import inference, labellers, structure
 from promptkit.comparison import ALPHA, POWER_SIZES, Mix, Rows
 from promptkit.conversation import Prompt, opening, prompt_id
 from promptkit.distances import checked, total_variation
 from promptkit.errors import InputError, UsageError
+from promptkit.labellers import Labeller
 
 if TYPE_CHECKING:
     import polars as pl
@@ -139,6 +140,7 @@ def score(
     seed: int = 0,
     draws: int = 1999,
     weight: str | None = None,
+    labeller: str | Labeller | None = None,
 ) -> Score:
     """Return how well the candidates represent the mix of a reference.
 
@@ -149,6 +151,7 @@ def score(
     reference : a `Reference`, or the path of a saved one.
     seed : of the null draws. draws : how many in each of three batches; 99 at least.
     weight : what the mix counts by, "rows" or "tokens"; None: what the reference was fitted for.
+    labeller : that of the reference, where it was built with another than promptkit's own; see `labellers`.
 
     Raises InputError where there is no candidate, where one has no text (indices are named) or no finite vector.
 
@@ -166,12 +169,26 @@ def score(
         reference = load_reference(reference)
     prompts = as_prompts(candidates)
     with threadpool_limits(1):  # sums of BLAS differ in the last bit with the number of threads
-        return _score(prompts, reference, seed=seed, draws=draws, weight=weight or reference.weight)
+        label = _labeller_for(prompts, reference, labeller)
+        return _score(prompts, reference, label, seed=seed, draws=draws, weight=weight or reference.weight)
 
 
-def _score(prompts: list[Prompt], reference: Reference, *, seed: int, draws: int, weight: str) -> Score:
+def _labeller_for(prompts: list[Prompt], reference: Reference, given: str | Labeller | None) -> Labeller | None:
+    """Return the labeller to use; a reference may say that it needs the user's own, and never which code to run."""
+    needed = reference.recipe.get("labeller")
+    if given is None and needed and any(p.domain is None for p in prompts):
+        raise UsageError(
+            f"reference was labelled by {needed}, and these prompts have no domains of their own",
+            hint="pass that labeller again: score --labeller MODULE:CALLABLE, or score(..., labeller=...)",
+        )
+    return labellers.of(given)[0]
+
+
+def _score(
+    prompts: list[Prompt], reference: Reference, label: Labeller | None, *, seed: int, draws: int, weight: str
+) -> Score:
     n = len(prompts)
-    seen = _look(prompts, reference)
+    seen = _look(prompts, reference, label)
     weights = np.array([p.weight for p in prompts], dtype=np.float64)
     if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
         raise InputError("weights of candidates must be finite, not negative and not all zero")
@@ -312,7 +329,7 @@ class _Seen:
         return not np.isnan(self.typicality).any()
 
 
-def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
+def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -> _Seen:
     from promptkit import domains
     from promptkit.leakage import leaks
 
@@ -329,12 +346,12 @@ def _look(prompts: list[Prompt], reference: Reference) -> _Seen:
     units = reference.find_units(texts)
     affinity, likeliest = reference.domain_evidence(texts)
     seen = reference.prompts.typicality(ids, cluster, affinity=affinity, domain=likeliest, exclude_units=units)
-    labels = domains.label(
-        texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], spoken=False
+    labels = labellers.labels(
+        texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], label=label
     )
     known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
-    own = [p.domain or label.domain for p, label in zip(prompts, labels, strict=True)]
-    compared = [d if d in known else label.domain for d, label in zip(own, labels, strict=True)]
+    own = [p.domain or said for p, (said, _) in zip(prompts, labels, strict=True)]
+    compared = [d if d in known else said for d, (said, _) in zip(own, labels, strict=True)]
 
     response_typicality, response_bits = np.full(len(prompts), np.nan), np.full(len(prompts), np.nan)
     answered = [i for i, p in enumerate(prompts) if p.response and p.response.strip()]
