@@ -38,7 +38,8 @@ Examples:
 
 \b
 PROMPTS is YAML, JSONL, JSON, CSV, TXT, Parquet, a pack, a results file with
-answers, a benchmark script (read, never run), or - for standard input.
+answers, a benchmark script (read, never run), or - for standard input. Of a
+training directory a sample of rows is scored: has the mix drifted?
 A gate that fails, or whose value does not exist, exits 3.""",
 )
 @click.argument("prompts")
@@ -59,15 +60,11 @@ A gate that fails, or whose value does not exist, exits 3.""",
     metavar="FIELD",
     help="The field that says how often a prompt is run; default: `weight` where there is one.",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the null draws.")
+@click.option("--sample", type=click.IntRange(2), metavar="N", help="Rows of a training directory (default 1000).")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the null draws, and of that sample.")
 @click.option("--draws", type=click.IntRange(99), default=1999, show_default=True, help="Null draws per batch.")
 @click.option(
     "--weight", type=click.Choice(["rows", "tokens"]), help="What the mix is weighted by; default: as it was built."
-)
-@click.option(
-    "--labeller",
-    metavar="MODULE:CALLABLE",
-    help="The labeller that the reference was built with, where it is your own.",
 )
 @click.option("--max-ratio", type=float, metavar="X", help="Gate: distance over the noise floor.")
 @click.option("--min-fidelity", type=float, metavar="X", help="Gate: share of prompts that belong.")
@@ -77,8 +74,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @shared
 def score_command(
     talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
-    response: str | None, weights: str | None, seed: int, draws: int, weight: str | None,
-    labeller: str | None, **limits: float | None,
+    response: str | None, weights: str | None, sample: int | None, seed: int, draws: int, weight: str | None, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
     # What a score makes lives until its end; looking for garbage in it again and again is a tenth of a cold run.
@@ -86,6 +82,7 @@ def score_command(
     click.get_current_context().call_on_close(gc.enable)
     from promptkit.candidates import read_candidates
     from promptkit.conversation import opening
+    from promptkit.drift import SAMPLE, draw, is_training_directory
     from promptkit.reference import load_reference
     from promptkit.scoring import score
 
@@ -95,19 +92,28 @@ def score_command(
         if limit is not None and limit != limit:
             raise UsageError(f"--{name.replace('_', '-')} is NaN", hint="give a number")
     path = resolve_reference(talk, against)
-    candidates = read_candidates(prompts, fmt=fmt, response=response, weights=weights)
-    say_what_was_read(talk, candidates, prompts)
+    drawn = None
+    if prompts != "-" and fmt is None and is_training_directory(prompts):
+        with Progress(talk) as progress:
+            drawn = draw(prompts, size=sample or SAMPLE, seed=seed, progress=progress)
+    elif sample is not None:
+        raise UsageError(f"--sample {sample}: {prompts} is no training directory", hint="leave it out: all are scored")
+    candidates = drawn.prompts if drawn else read_candidates(prompts, fmt=fmt, response=response, weights=weights)
+    if not drawn:
+        say_what_was_read(talk, candidates, prompts)
     with Progress(talk) as progress:
         progress("load the reference", 0)
         reference = load_reference(path)
         weight = weight or reference.weight
         progress("score", 0, len(candidates))
-        result = score(candidates, reference, seed=seed, draws=draws, weight=weight, labeller=labeller)
+        result = score(candidates, reference, seed=seed, draws=draws, weight=weight)
     if weight == "tokens":
         talk.say("weight: shares of the mix count supervised tokens, not rows")
     verdict = plain(result.to_json())
     texts = [opening(p.messages) for p in candidates]
     verdict["gates"] = judge(verdict, limits)
+    if drawn:
+        verdict["drift"] = {"directory": prompts, "rows": drawn.rows, "sampled": len(candidates), "lossy": drawn.lossy}
     if report:
         from promptkit.report import render
 
@@ -132,7 +138,9 @@ def score_command(
         talk.next(*again, "--markdown", note="a summary for a pull request")
     else:
         talk.next(*again, "--report", "score.html", note="everything, to look at")
-    return 3 if any(not g["passed"] for g in verdict["gates"]) else 0
+    if drawn and drawn.lossy:
+        talk.error(f"{prompts}: files or rows failed; the rest was scored", shell("promptkit", "inspect", prompts))
+    return 3 if any(not g["passed"] for g in verdict["gates"]) else 4 if drawn and drawn.lossy else 0
 
 
 # -- the reference -------------------------------------------------------------------------------------------------
@@ -207,6 +215,13 @@ def show_score(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
     """Print the verdict, its three parts, the distance, and what to do about it."""
     style = {"yes": "bold green", "no": "bold red"}.get(v.get("verdict_code") or "", "bold yellow")
     talk.line(v["verdict"], style)
+    drift = v.get("drift")
+    if drift:
+        talk.line()
+        talk.line(
+            f"drift: {count(drift['sampled'])} of {count(drift['rows'])} rows of {drift['directory']} stand for that"
+            f" mix, beside the mix of {(v.get('reference') or {}).get('path')}"
+        )
     if v.get("n") == 1 and v.get("prompts"):
         _show_one(talk, v["prompts"][0])
     else:
@@ -300,7 +315,9 @@ def _show_foreign(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
     if len(foreign) > LISTED:
         talk.line(f"and {len(foreign) - LISTED} more; --report or --json shows all")
     leaked = sum(p.get("leaked") is True for p in rows)
-    if leaked:
+    if leaked and v.get("drift"):
+        talk.line(f"in both: {leaked} of {len(rows)} rows are in the sample of the reference, or nearly so")
+    elif leaked:
         talk.line(f"leaked: {leaked} of {len(rows)} prompts are in the training mix, or nearly so", "yellow")
 
 

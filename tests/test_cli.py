@@ -20,6 +20,7 @@ from conftest import ROOT
 from score_example import HOSTILE, TEXTS, score_json
 
 from promptkit.errors import InputError, IntegrityError, ResourceError, UsageError
+from promptkit.trend import SHOWN, Change
 
 
 def load_main():
@@ -252,6 +253,28 @@ def test_a_gate_on_the_number_of_prompts_prints_a_count(run, scored):
     assert "gate n >= 9: 4, FAILED" in run("score", "p.jsonl", "--min-n", "9").out
 
 
+def test_a_training_directory_is_a_sample_of_its_rows(run, scored, monkeypatch):
+    from promptkit.candidates import read_candidates
+
+    asked = []
+
+    def draw(directory, **options):
+        asked.append((directory, options["size"], options["seed"]))
+        return types.SimpleNamespace(prompts=read_candidates("p.jsonl"), rows=90_000, lossy=len(asked) > 1)
+
+    fake(monkeypatch, "drift", draw=draw, SAMPLE=1000, is_training_directory=lambda path: path == "mix")
+    done = run("score", "mix", "--seed", "5")
+    assert done.code == 0
+    assert "drift: 4 of 90,000 rows of mix stand for that mix" in done.out
+    assert "in both: 1 of 4 rows are in the sample of the reference" in done.out
+    assert "leaked" not in done.out
+    lossy = run("score", "mix", "--sample", "7", "--json")
+    assert lossy.code == 4
+    assert json.loads(lossy.out)["drift"] == {"directory": "mix", "rows": 90_000, "sampled": 4, "lossy": True}
+    assert asked == [("mix", 1000, 5), ("mix", 7, 0)]
+    assert "no training directory" in run("score", "p.jsonl", "--sample", "7").err
+
+
 def test_standard_input_has_no_next_step_to_paste(run, scored, monkeypatch):
     monkeypatch.setattr(
         sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"Write a sort.\n"), isatty=lambda: False)
@@ -305,8 +328,6 @@ def test_missing_prompt_file_suggests(run, scored):
 
 
 def test_compare_says_which_way_and_whether_by_chance(run, scored, monkeypatch):
-    from promptkit.trend import SHOWN, Change
-
     names = []
 
     def trend(sets, reference, **options):

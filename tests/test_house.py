@@ -33,11 +33,13 @@ FLOORS = {
     "promptkit.collect": 4,
     "promptkit.containers": 4,
     "promptkit.frames": 4,
+    "promptkit.drift": 4,
     "promptkit.holdout": 4,
     "promptkit.requests": 4,
     "promptkit.exporters": 4,
     "promptkit.reweighting": 4,
     "promptkit.report": 5,
+    "promptkit.plots": 5,  # draws the report's map
     "promptkit.pipeline": 5,  # build ends by writing a report
     "promptkit": 6,  # the face: names everything, is imported by nobody below
     "promptkit_cli": 7,
