@@ -66,6 +66,11 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @click.option(
     "--weight", type=click.Choice(["rows", "tokens"]), help="What the mix is weighted by; default: as it was built."
 )
+@click.option(
+    "--labeller",
+    metavar="MODULE:CALLABLE",
+    help="The labeller that the reference was built with, where it is your own.",
+)
 @click.option("--max-ratio", type=float, metavar="X", help="Gate: distance over the noise floor.")
 @click.option("--min-fidelity", type=float, metavar="X", help="Gate: share of prompts that belong.")
 @click.option("--min-coverage", type=float, metavar="X", help="Gate: share of the mix that is reached.")
@@ -74,7 +79,8 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @shared
 def score_command(
     talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
-    response: str | None, weights: str | None, sample: int | None, seed: int, draws: int, weight: str | None, **limits: float | None,
+    response: str | None, weights: str | None, sample: int | None, seed: int, draws: int, weight: str | None,
+    labeller: str | None, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
     # What a score makes lives until its end; looking for garbage in it again and again is a tenth of a cold run.
@@ -106,7 +112,7 @@ def score_command(
         reference = load_reference(path)
         weight = weight or reference.weight
         progress("score", 0, len(candidates))
-        result = score(candidates, reference, seed=seed, draws=draws, weight=weight)
+        result = score(candidates, reference, seed=seed, draws=draws, weight=weight, labeller=labeller)
     if weight == "tokens":
         talk.say("weight: shares of the mix count supervised tokens, not rows")
     verdict = plain(result.to_json())
