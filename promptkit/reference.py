@@ -91,6 +91,11 @@ class Reference:
         where = f"{self._fingerprint[:12]} at {self.path}" if self.path else "not saved"
         return f"<Reference {where}: shares by {self.weight}, embedder {self.embedder_name}>"
 
+    def _repr_html_(self) -> str:
+        from promptkit.notebook import reference_html
+
+        return reference_html(self)
+
     @cached_property
     def sample(self) -> pl.DataFrame:
         return self._sample()

@@ -96,6 +96,16 @@ class Score:
     promptkit_version: str
     null: dict[str, NDArray[np.float64]] = field(repr=False, compare=False, default_factory=dict)
 
+    def __repr__(self) -> str:
+        from promptkit.notebook import score_line
+
+        return score_line(self)
+
+    def _repr_html_(self) -> str:
+        from promptkit.notebook import score_html
+
+        return score_html(self)
+
     @property
     def representative(self) -> bool:
         """Whether the verdict is yes."""
