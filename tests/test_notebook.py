@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import EXAMPLES
+from conftest import EXAMPLES, ROOT
 
 import promptkit
 from promptkit.errors import UsageError
@@ -169,3 +174,32 @@ def test_directions_are_those_of_a_textbook_pca(reference: Any) -> None:
         sign = np.sign((expected[:, axis] * found.points[:, axis]).sum())
         assert np.allclose(sign * expected[:, axis], found.points[:, axis], atol=1e-3)
     assert found.explained == pytest.approx(oracle.explained_variance_ratio_.sum(), abs=1e-6)
+
+
+def test_the_example_notebook_runs_and_is_kept_without_outputs(tmp_path: Path) -> None:
+    """Its code cells, one after the other, as a kernel would run them; the last value of each is shown."""
+    pytest.importorskip("matplotlib", reason="no matplotlib: pip install 'promptkit[plots]'")
+    notebook = json.loads((EXAMPLES / "look_at_a_score.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert all(c.get("outputs", []) == [] for c in notebook["cells"])
+    program = (
+        "import ast, json, sys\n"
+        "import matplotlib; matplotlib.use('Agg')\n"
+        "names = {}\n"
+        "if __name__ == '__main__':\n"  # build starts processes, which import this file
+        "    for cell in json.loads(sys.argv[1]):\n"
+        "        *body, last = ast.parse(cell).body\n"
+        "        exec(compile(ast.Module(body, []), 'cell', 'exec'), names)\n"
+        "        shown = eval(compile(ast.Expression(last.value), 'cell', 'eval'), names)\n"
+        "        assert len(getattr(shown, '_repr_html_', shown.__repr__)()) > 10\n"
+        "    print(repr(names['score']))\n"
+    )
+    (tmp_path / "run.py").write_text(program)
+    shutil.copytree(EXAMPLES / "training_mix", tmp_path / "training_mix")
+    shutil.copy(EXAMPLES / "original_benchmark.yaml", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "run.py", json.dumps(cells)], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<Score no: 3 prompts")
