@@ -88,7 +88,7 @@ def measure(root: Path, scratch: Path, options: argparse.Namespace) -> dict[str,
 
     reference = promptkit.load_reference(built.reference)
     sample = reference.sample
-    texts, answers = sample["text"].to_list(), [t or "" for t in sample["response_text"].to_list()]
+    texts, answers = sample["text"].to_list(), [t or "" for t in reference.conversations["response_text"].to_list()]
     n_rows = sum(s["rows"] for s in built.sources)
     n_tokens = sum(s["tokens"] or 0 for s in built.sources)
     # rows and tokens that pass through each stage; a stage that is not named here is shown without a rate

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,10 @@ FAMILIES = {"mix": STATISTICS[:4], "fidelity": STATISTICS[4:]}
 ALPHA = 0.05  # below this typicality a prompt does not belong; below this p-value a set is no draw of the mix
 N_FEATURES = 512  # columns per bandwidth: a whole orthogonal block for 256 dimensions, within 1-2 % of the exact MMD
 FLOOR_DRAWS = 499
-MAX_COVERED = 2000  # held-out rows that coverage looks at
+MAX_COVERED, COVERED_SEED = 2000, 0  # held-out rows that coverage looks at
+MAX_NEAREST = 256  # of each such row's nearest others are kept: enough for the reach of sets of 6 and more
 POWER_SIZES = (10, 20, 50, 100, 200, 500)
-POWER_FEATURES, POWER_DRAWS, POWER_SETS = 128, 199, 100
+POWER_FEATURES, POWER_DRAWS, POWER_SETS, POWER_SEED = 128, 199, 100, 0
 FOREIGN = 0.10, 0.25
 CHANGES = "10 % foreign", "25 % foreign", "half repeated", "largest cluster missing"
 
@@ -84,22 +86,40 @@ class Mix:
         weighted: bool = False,
         n_features: int = N_FEATURES,
         seed: int = 0,
+        learned: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self.fitted, self.held, self.weighted, self.seed = fitted, held, weighted, seed
         self.cluster_shares, self.domain_shares = cluster_shares, domain_shares
         self.k, self.n_domains = len(cluster_shares), len(domain_shares)
-        base = distances.median_squared_distance(fitted.X)
+        base = float(learned["base"][0]) if learned else distances.median_squared_distance(fitted.X)
         self.bandwidths2 = tuple(base * scale for scale in distances.BANDWIDTHS)
         self.features = distances.fourier(fitted.X.shape[1], self.bandwidths2, n_features=n_features, seed=0)
         self.width = self.features.width
-        self.mean = np.zeros(len(self.bandwidths2) * self.width)
-        for start in range(0, len(fitted), 4096):  # blocks: the features of 100,000 rows would be 600 MB
-            block = slice(start, start + 4096)
-            self.mean += fitted.weights[block] @ self.features(fitted.X[block]).astype(np.float64)
+        self.mean = np.asarray(learned["mean"]) if learned else self._mean()
+        self._power = {int(row[0]): row[1:] for row in learned["power"]} if learned else {}
+        self._nulls: dict[Any, Any] = {}
+        self._nearest = np.asarray(learned["nearest"]) if learned else None
         self._summarise()
         self.fitted_shares = np.bincount(fitted.clusters, fitted.weights, minlength=self.k)
         self.held_table = self.table(held)
         self.n_units = len(np.unique(held.units))
+
+    def learned(self) -> dict[str, NDArray[Any]]:
+        """Return what depends on the mix alone and takes long: passed on, it makes the same `Mix` at once.
+
+        "power" has a line (n, power of each of CHANGES) for each of POWER_SIZES, NaN where it is not known.
+        """
+        self.power(POWER_SIZES)
+        power = np.array([[n, *self._power[n]] for n in POWER_SIZES])
+        base = np.array([self.bandwidths2[0] / distances.BANDWIDTHS[0]])
+        return {"base": base, "mean": self.mean, "power": power, "nearest": self._nearest_of(self._covered()[0])}
+
+    def _mean(self) -> Floats:
+        mean = np.zeros(len(self.bandwidths2) * self.width)
+        for start in range(0, len(self.fitted), 4096):  # blocks: the features of 100,000 rows would be 600 MB
+            block = slice(start, start + 4096)
+            mean += self.fitted.weights[block] @ self.features(self.fitted.X[block]).astype(np.float64)
+        return mean
 
     def table(self, rows: Rows) -> NDArray[np.float32]:
         """Return one line per row: features, cluster and domain as indicators, -log typicality, belongs."""
@@ -192,26 +212,47 @@ class Mix:
 
     def test(self, table: NDArray[np.float32], weights: Floats, *, draws: int, rng: np.random.Generator) -> Joint:
         """Return the calibrated p-values of the candidates, given as their table; three batches of `draws`."""
-        n, squares = len(table), float(weights @ weights)
+        squares = float(weights @ weights)
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
-        if self.weighted:
-            pool = self.held_table
-        else:
-            pool = np.concatenate([self.held_table, table])
-            units = np.concatenate([self.held.units, self.held.units.max(initial=0) + 1 + np.arange(n)])
         batches = []
+        for of_held, of_candidates in self._null(weights, draws, rng):
+            # The candidates' part of a draw is small, and what the held-out rows add to it is the same for every set.
+            batches.append(self.statistics(of_held + of_candidates @ table, squares))
+        return inference.Ranking(np.split(np.concatenate(batches), 3), STATISTICS, FAMILIES).joint(observed)
+
+    def _null(self, weights: Floats, draws: int, rng: np.random.Generator) -> list[tuple[NDArray[np.float32], Any]]:
+        """Return the null draws in parts: what held-out rows add to each mean, and the weights of the candidates in it.
+
+        The draws follow from the generator's state, the number of candidates and their weights alone, so the last ones
+        are kept: a second set of the same size needs a tenth of the time. The generator is left as drawing leaves it.
+        """
+        key = (draws, weights.tobytes(), repr(rng.bit_generator.state))
+        if key not in self._nulls:
+            parts = self._draw_null(weights, draws, rng)
+            self._nulls = {key: (parts, rng.bit_generator.state)}
+        parts, after = self._nulls[key]
+        rng.bit_generator.state = after
+        return list(parts)
+
+    def _draw_null(
+        self, weights: Floats, draws: int, rng: np.random.Generator
+    ) -> list[tuple[NDArray[np.float32], Any]]:
+        from scipy.sparse import csr_matrix
+
+        n, h = len(weights), len(self.held)
+        units = np.concatenate([self.held.units, self.held.units.max(initial=0) + 1 + np.arange(n)])
+        equal = bool(np.ptp(weights) == 0)
+        parts = []
         step = max(1, 2_000_000 // n)
-        for _ in range(3):
-            parts = []
-            for start in range(0, draws, step):
-                size = min(step, draws - start)
-                if self.weighted:
-                    rows, _ = self.draw_held(n, size, rng)
-                else:
-                    rows = inference.draw_units(n, units, size, rng=rng)
-                parts.append(self.statistics(inference.weighted_means(rows, pool, weights, rng=rng), squares))
-            batches.append(np.concatenate(parts))
-        return inference.Ranking(batches, STATISTICS, FAMILIES).joint(observed)
+        for start in (s for _ in range(3) for s in range(0, draws, step)):
+            size = min(step, draws - start)
+            rows = self.draw_held(n, size, rng)[0] if self.weighted else inference.draw_units(n, units, size, rng=rng)
+            data = np.full(size * n, 1.0 / n, dtype=np.float32)
+            if not equal:  # dealt to the rows of each line anew, since lines come sorted
+                data = rng.permuted(np.tile(weights, (size, 1)), axis=1).ravel().astype(np.float32)
+            matrix = csr_matrix((data, rows.ravel(), np.arange(0, size * n + 1, n)), shape=(size, h + n))
+            parts.append((_product(matrix[:, :h], self.held_table), matrix[:, h:]))
+        return parts
 
     # ---------------------------------------------------------------------------------------------- coverage
 
@@ -224,17 +265,10 @@ class Mix:
         Such rows lie apart from all others (they own a part of the space), so chance is what fitted rows reach: else
         a perfect pack covers 0.73.
         """
-        # One row per unit: a row's own near-duplicates would shrink its reach to what no other prompt can touch.
-        _, rows, unit = np.unique(self.held.units, return_index=True, return_inverse=True)
-        w = np.bincount(unit, self.held.weights)
-        if len(rows) > MAX_COVERED:
-            kept = np.sort(np.random.default_rng(self.seed).permutation(len(rows))[:MAX_COVERED])
-            rows, w = rows[kept], w[kept]
-        w = w / w.sum() if w.sum() > 0 else np.full(len(w), 1.0 / len(w))
-        H = self.held.X[rows]
+        H, w = self._covered()
         m, n = len(H), len(X)
         n_fit = 0 if in_fit is None else int(in_fit.sum())
-        own, to_set = np.round(H @ H.T, 5), np.round(H @ X.T, 5)
+        to_set = np.round(H @ X.T, 5)
         to_fit = np.zeros((m, 0), dtype=np.float32)
         if n_fit:
             some = np.random.default_rng(self.seed).permutation(len(self.fitted))[:MAX_COVERED]
@@ -253,11 +287,11 @@ class Mix:
         def of(columns: NDArray[np.int64] | slice, reach: NDArray[Any], chance: float) -> float:
             return float(w @ (to_set[:, columns].max(axis=1) >= reach)) / chance
 
-        reach = distances.reaches(own, n)
+        reach = self._reaches(H, n)
         value = of(slice(None), reach, by_chance(n, reach))
         if n < 4:
             return value, (math.nan, math.nan)
-        shorter = distances.reaches(own, n // 2)
+        shorter = self._reaches(H, n // 2)
         chance = by_chance(n // 2, shorter)
         # The held-out rows are a sample of the mix too: which of them are in reach is as good as their number.
         hit = to_set.max(axis=1) >= reach
@@ -267,20 +301,57 @@ class Mix:
         )
         return value, (max(0.0, low), high)
 
+    def _covered(self) -> tuple[NDArray[np.float32], Floats]:
+        """Return the held-out rows that coverage looks at, and their weights.
+
+        One row per unit: a row's own near-duplicates would shrink its reach to what no other prompt can touch.
+        """
+        _, rows, unit = np.unique(self.held.units, return_index=True, return_inverse=True)
+        w = np.bincount(unit, self.held.weights)
+        if len(rows) > MAX_COVERED:
+            kept = np.sort(np.random.default_rng(COVERED_SEED).permutation(len(rows))[:MAX_COVERED])
+            rows, w = rows[kept], w[kept]
+        w = w / w.sum() if w.sum() > 0 else np.full(len(w), 1.0 / len(w))
+        return self.held.X[rows], np.asarray(w, dtype=np.float64)
+
+    def _reaches(self, H: NDArray[np.float32], n: int) -> NDArray[Any]:
+        """Return `distances.reaches` of the rows, out of their nearest others where these are known and enough."""
+        if self._nearest is None:
+            self._nearest = self._nearest_of(H)
+        k = distances.reach_size(len(H), n)
+        if k <= self._nearest.shape[1]:
+            return self._nearest[:, k - 1]
+        return distances.reaches(np.round(H @ H.T, 5), n)
+
+    def _nearest_of(self, H: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the similarities of each row to its nearest others, the nearest first."""
+        own = np.round(H @ H.T, 5)
+        np.fill_diagonal(own, -np.inf)
+        k = min(MAX_NEAREST, max(len(H) - 1, 1))
+        return np.ascontiguousarray(-np.sort(-np.partition(own, len(own) - k, axis=1)[:, len(own) - k :], axis=1))
+
     # ------------------------------------------------------------------------------------------------- power
 
-    def power(self, sizes: Sequence[int], rng: np.random.Generator) -> list[dict[str, Any]]:
+    def power(self, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """Return `n, change, power` for sets of each size: how often a change of the mix would be found at 5 %.
 
         Simulated on held-out rows, with fewer features and draws than the test itself takes: good to 5-10 points.
         Foreign prompts are rows whose typicality is replaced by one below 0.05, the mildest there are. None where the
-        held-out part has fewer than 2 n units to draw from.
+        held-out part has fewer than 2 n units to draw from. Each size has draws of its own, so that what is stored of a
+        mix is what any call would find.
         """
-        small, out = self._thin(POWER_FEATURES), []
-        for n in sizes:
-            found = small._power_at(n, rng) if 2 * n <= self.n_units and n > 1 else dict.fromkeys(CHANGES)
-            out += [{"n": int(n), "change": change, "power": found[change]} for change in CHANGES]
-        return out
+        small: Mix | None = None
+        for n in (int(n) for n in sizes if int(n) not in self._power):
+            found: dict[str, float | None] = dict.fromkeys(CHANGES)
+            if 2 * n <= self.n_units and n > 1:
+                small = small or self._thin(POWER_FEATURES)
+                found = small._power_at(n, np.random.default_rng([POWER_SEED, n]))
+            self._power[n] = np.array([math.nan if p is None else p for p in found.values()])
+        return [
+            {"n": int(n), "change": change, "power": None if math.isnan(p) else float(p)}
+            for n in sizes
+            for change, p in zip(CHANGES, self._power[int(n)], strict=True)
+        ]
 
     def _power_at(self, n: int, rng: np.random.Generator) -> dict[str, float | None]:
         def means(rows: NDArray[np.int32]) -> NDArray[Any]:
@@ -325,8 +396,31 @@ class Mix:
         other.mean = self.mean[at] * float(scale)
         other._summarise()
         rest = self.held_table[:, len(self.bandwidths2) * self.width :]
+        rest = np.delete(rest, np.s_[self.k : self.k + self.n_domains], axis=1)  # no test looks at domains
+        other.n_domains = 0
         other.held_table = np.concatenate([self.held_table[:, at] * scale, rest], axis=1)
         return other
+
+
+def _product(matrix: Any, table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the product of a sparse matrix and a table; its bits do not depend on the number of threads.
+
+    Sparse, 128 columns at a time, so that the table's block stays in the cache (2.5 times as fast as whole rows);
+    dense, 512 lines at a time, where a line holds more than an eighth of the rows.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    if 8 * matrix.nnz > matrix.shape[0] * matrix.shape[1]:
+        blocks = [matrix[at : at + 512].toarray() @ table for at in range(0, matrix.shape[0], 512)]
+        return np.concatenate(blocks) if blocks else np.zeros((0, table.shape[1]), np.float32)
+    out = np.empty((matrix.shape[0], table.shape[1]), dtype=np.float32)
+
+    def one_block(at: int) -> None:
+        out[:, at : at + 128] = matrix @ np.ascontiguousarray(table[:, at : at + 128])
+
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # the product releases the interpreter lock
+        list(pool.map(one_block, range(0, table.shape[1], 128)))
+    return out
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def near_duplicate_groups(texts: Sequence[str]) -> NDArray[np.int64]:
 
 
 def leaks(
-    candidates: Sequence[str], training: Iterable[str], *, min_share: float = MIN_SHARE
+    candidates: Sequence[str], training: Iterable[str] | Words, *, min_share: float = MIN_SHARE
 ) -> list[dict[str, Any] | None]:
     """Return, for each candidate, what the training texts hold of it: None, or {kind, share, row, ngram_8, ngram_13}.
 
@@ -97,7 +97,8 @@ def leaks(
 
     A gram in more than ten *distinct* training texts is boilerplate (a system prompt, a tool schema) and counts
     neither for nor against. Distinct is counted by the smallest 5-gram hash of each text, so that twenty rollouts of
-    one task are one or two texts and not a template. `training` is read once, in order; memory is flat in it.
+    one task are one or two texts and not a template. `training` is read once, in order; memory is flat in it. Hashed
+    before (`Words`), only the texts of it that share a word 5-gram with a candidate are looked at.
     Translations and paraphrases are not found.
     """
     index = _CandidateIndex(candidates)
@@ -119,6 +120,54 @@ def leaks(
             continue
         out.append({"kind": kind, "share": round(share, 6), "row": row, **shares})
     return out
+
+
+class Words:
+    """Texts as `leaks` reads them: the hashes of all their words, which take most of its time when made from text.
+
+    words : uint64 (w,);  starts : int64 (n + 1,) where each text begins;  low : uint32 (w,) the low half of the hash of
+    the 5-gram that begins at each word, by which nearly all texts are passed over;  text : what a text is in full.
+    """
+
+    PARTS = ("words", "starts", "low")
+
+    def __init__(
+        self,
+        words: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        low: NDArray[np.uint32],
+        *,
+        text: Callable[[int], str],
+    ) -> None:
+        self.words, self.starts, self.low, self.text = words, starts, low, text
+
+    def near(self, table: _Table) -> NDArray[np.int64]:
+        """Return the texts that may hold a 5-gram of the table, and those too short to hold any, ascending."""
+        at = np.flatnonzero(table.maybe_holds(self.low))
+        own = np.unique((table.grams & np.uint64(0xFFFFFFFF)).astype(np.uint32))
+        at = at[_is_in(own, self.low[at])]
+        short = np.flatnonzero(np.diff(self.starts) < GRAM)
+        return np.union1d(np.searchsorted(self.starts, at, side="right") - 1, short)
+
+
+def hashed(texts: Sequence[str]) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of `Words` by name."""
+    each = list(_word_hashes(texts))
+    words = np.concatenate([_NO_GRAMS, *each])
+    starts = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum([len(w) for w in each], out=starts[1:])
+    low = np.empty(len(words), dtype=np.uint32)
+    for at in range(0, len(words), 1 << 17):  # blocks, and four words more: the last grams need them
+        grams = _scramble(_raw_grams(words[at : at + (1 << 17) + GRAM - 1])[1])[: 1 << 17]
+        low[at : at + len(grams)] = (grams & np.uint64(0xFFFFFFFF)).astype(np.uint32)[: len(low) - at]
+    return {"words": words, "starts": starts, "low": low}
+
+
+def _is_in(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
+    if not len(ascending):
+        return np.zeros(len(values), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[at] == values)
 
 
 def boilerplate(texts: Sequence[str], mix: Iterable[str]) -> NDArray[np.uint64]:
@@ -201,28 +250,41 @@ class _CandidateIndex:
         self.kept: list[NDArray[np.uint64]] = []
         self.kept_row: list[int] = []
 
-    def read(self, training: Iterable[str]) -> None:
+    def read(self, training: Iterable[str] | Words) -> None:
+        if isinstance(training, Words):
+            found = training.near(self.tables[GRAM])
+            for k in range(0, len(found), _BATCH_TEXTS):
+                rows = found[k : k + _BATCH_TEXTS]
+                ends = zip(training.starts[rows].tolist(), training.starts[rows + 1].tolist(), strict=True)
+                self._read_batch([np.asarray(training.words[a:b]) for a, b in ends], rows, training.text)
+            return
         texts: list[str] = []
         row = 0
+
+        def batch() -> None:
+            rows = np.arange(row, row + len(texts))
+            self._read_batch(list(_word_hashes(texts)), rows, lambda i: texts[i - row])
+
         for text in training:
             texts.append(text)
             if len(texts) == _BATCH_TEXTS:
-                self._read_batch(texts, row)
-                row, texts = row + len(texts), []
+                batch()
+                row += len(texts)
+                texts = []
         if texts:
-            self._read_batch(texts, row)
+            batch()
 
-    def _read_batch(self, texts: list[str], row: int) -> None:
-        words = list(_word_hashes(texts))
-        for i, w in enumerate(words):
+    def _read_batch(self, words: list[NDArray[np.uint64]], rows: NDArray[np.int64], text: Callable[[int], str]) -> None:
+        """Note what some training texts hold, given by their words and row numbers, which ascend."""
+        for row, w in zip(rows.tolist(), words, strict=True):
             for c in self.by_words.get(w.tobytes(), ()):  # the same words; equal only if the rest is too
-                if c not in self.equal and normalise(texts[i]) == self.normalised[c]:
-                    self.equal[c] = row + i
+                if c not in self.equal and normalise(text(row)) == self.normalised[c]:
+                    self.equal[c] = row
         every = np.concatenate(words)
         length = np.array([len(w) for w in words])
         end = np.cumsum(length)
         three, five = _raw_grams(every)
-        owner = np.repeat(np.arange(len(texts)), length)
+        owner = np.repeat(np.arange(len(words)), length)
         at = np.flatnonzero(np.arange(len(every)) + GRAM <= end[owner])  # words where a 5-gram of one text begins
         if not len(at):
             return
@@ -230,7 +292,7 @@ class _CandidateIndex:
         grams = _scramble(five[at])
         begin = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
         raw, hit = five, at
-        sketch = np.zeros(len(texts), dtype=np.uint64)  # one bit per text, by its smallest 5-gram hash
+        sketch = np.zeros(len(words), dtype=np.uint64)  # one bit per text, by its smallest 5-gram hash
         sketch[owner[begin]] = np.uint64(1) << (np.minimum.reduceat(grams, begin) & np.uint64(63))
         for n in (GRAM, *CONTAINED):
             # An 8-gram of a candidate begins with a 5-gram of it, a 13-gram with an 8-gram: only hits go on.
@@ -242,13 +304,15 @@ class _CandidateIndex:
                 grams = _scramble(raw)
             hit, place = self.tables[n].find(grams)
             at, owner = at[hit], owner[hit]
-            self.tables[n].note(place, sketch[owner], row + owner)
+            self.tables[n].note(place, sketch[owner], rows[owner])
             if n == GRAM:
-                self._keep(words, owner, place, row)
+                self._keep(words, owner, place, rows)
             longer = at + (8 if n == GRAM else 13) <= end[owner]
             at, owner, hit = at[longer], owner[longer], hit[longer]
 
-    def _keep(self, words: list[NDArray[np.uint64]], owner: NDArray[np.int64], at: NDArray[np.int64], row: int) -> None:
+    def _keep(
+        self, words: list[NDArray[np.uint64]], owner: NDArray[np.int64], at: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> None:
         """Keep the texts whose 5-grams are, four fifths of them, candidates' grams: no other can be near one."""
         pairs = np.unique(owner * len(self.tables[GRAM].grams) + at)
         found = np.bincount(pairs // max(1, len(self.tables[GRAM].grams)), minlength=len(words))
@@ -256,7 +320,7 @@ class _CandidateIndex:
             grams = _grams(words[i], GRAM)  # distinct: a text may repeat itself
             if found[i] >= JACCARD * len(grams) - 1e-9:
                 self.kept.append(grams)
-                self.kept_row.append(row + i)
+                self.kept_row.append(int(rows[i]))
 
     def near(self) -> dict[int, tuple[float, int]]:
         """Return candidate -> (Jaccard, training row) of its likest near-duplicate, boilerplate aside.
@@ -323,12 +387,16 @@ class _Table:
 
     def find(self, grams: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of the given grams that are in the table, and where in the table they are."""
-        where = np.flatnonzero(self._maybe[grams & self._mask])
+        where = np.flatnonzero(self.maybe_holds(grams))
         if not len(where):
             return where, where
         at = np.minimum(np.searchsorted(self.grams, grams[where]), len(self.grams) - 1)
         hit = self.grams[at] == grams[where]
         return where[hit], at[hit]
+
+    def maybe_holds(self, grams: NDArray[Any]) -> NDArray[np.bool_]:
+        """Say of each gram, or its low half, whether it may be in the table; a no is certain."""
+        return np.asarray(self._maybe[grams & grams.dtype.type(self._mask)])
 
     def note(self, at: NDArray[np.int64], bits: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
         np.bitwise_or.at(self.seen, at, bits)

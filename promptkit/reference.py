@@ -6,12 +6,12 @@ A saved reference is a directory of plain files that can be mapped, never pickle
 
     reference.json      the manifest, written last: format version, fingerprint, size and sha256 of every other file
     profile.json        recipe, counts, seed, template and the tables of clusters, domains and sources
-    sample.arrow        the sampled rows (Arrow IPC, uncompressed)
-    *.npy               vectors, centroids, sketches for finding twins
+    sample.arrow        the sampled rows (Arrow IPC, uncompressed); what no score needs of them: conversations.arrow
+    *.npy               vectors, centroids, word hashes and sketches for finding twins, what a score would learn anew
     prompts/ responses/ lexical profiles and calibration rows;  lsa/  embedder;  tokenizer/  the target's table
 
 Its fingerprint is the sha256 of the list of file hashes. The same sample, options and versions give the same bytes.
-`load_reference` checks every size and hash before anything is used and maps arrays when they are first needed.
+`load_reference` checks every size, and the hash of a file when it is first opened; `check` checks them all.
 """
 
 from __future__ import annotations
@@ -40,24 +40,27 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from promptkit.leakage import Words
     from promptkit.lexical import Ids
     from promptkit.tokenizers import Tokenizer
 
     Progress = Callable[[str, int, "int | None"], None]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "reference.json"
 WEIGHTS = ("rows", "tokens")
 MASS_ROWS = 5000  # of the fit that are read for the domains of the mix
 _SKETCH = 64  # smallest hashes of word 5-grams kept per row
 _EXAMPLE_CHARACTERS = 300
+_CONVERSATION = ("messages", "tools", "response_text")
 _FAMILY_ROWS, _FAMILY_SHARE = 20, 0.005
 
 
 class Reference:
     """A fitted training mix. Made by `fit` or `load_reference`; never changed afterwards.
 
-    sample : frame of the sampled rows with `domain`, `unsure`, `cluster`, `unit`, `heldout`, `weight` added;
+    sample : frame of the sampled rows with `domain`, `unsure`, `cluster`, `unit`, `heldout`, `weight` added, without
+    `messages`, `tools` and `response_text`, which are in `conversations`, aligned with it;
     X : float32 (n, d) unit rows aligned with it;  centroids : float32 (k, d);  clusters, domains, sources : frames with
     shares and standard errors;  prompts, responses : the two `View`s, `responses` None where the mix has too few;
     tokenizer, template, recipe, counts, seed, weight, fingerprint, path (None until saved).
@@ -69,6 +72,7 @@ class Reference:
         arrays: Mapping[str, NDArray[Any]],
         profile: dict[str, Any],
         sample: Callable[[], pl.DataFrame],
+        conversations: Callable[[], pl.DataFrame],
         tokenizer: Callable[[], Tokenizer],
         embedder: Any = None,
         masses: Any = None,
@@ -76,6 +80,8 @@ class Reference:
         path: str | None = None,
     ) -> None:
         self._arrays, self._profile, self._sample, self._tokenizer = arrays, profile, sample, tokenizer
+        self._conversations = conversations
+        self.kept: dict[Any, Any] = {}  # what a score would otherwise make anew each time; see `scoring`
         self._given_embedder, self._masses = embedder, masses
         self._fingerprint, self.path = fingerprint, path
         self.recipe: dict[str, Any] = profile["recipe"]
@@ -99,6 +105,10 @@ class Reference:
     @cached_property
     def sample(self) -> pl.DataFrame:
         return self._sample()
+
+    @cached_property
+    def conversations(self) -> pl.DataFrame:
+        return self._conversations()
 
     @cached_property
     def X(self) -> NDArray[np.float32]:
@@ -213,7 +223,7 @@ class Reference:
         """
         from promptkit.leakage import JACCARD
 
-        stored, units = self._arrays["sketches"], self._arrays["units"]
+        hashes, holders, units = (self._arrays[name] for name in ("sketch_hashes", "sketch_rows", "units"))
         templated = np.asarray(self._arrays["templated"])
         exact, exact_row = self._arrays["text_hashes"], self._arrays["text_rows"]
         found = np.full(len(texts), -1, dtype=np.int64)
@@ -221,17 +231,12 @@ class Reference:
         found[known] = units[exact_row[at[known]]]
         unknown = [i for i in np.flatnonzero(~known).tolist() if texts[i].strip()]
         grams = _gram_sets([texts[i] for i in unknown])
-        # One pass over the stored hashes for all texts, then a binary search for each.
-        flat = np.asarray(stored).ravel()
-        at = np.flatnonzero(np.isin(flat, np.concatenate([g[:_SKETCH] for g in grams])) if grams else [])
-        at = at[np.argsort(flat[at], kind="stable")]
-        shared = flat[at]
         for i, own in zip(unknown, grams, strict=True):
-            ends = [np.searchsorted(shared, own[:_SKETCH], side=side) for side in ("left", "right")]
-            if not len(own) or not (ends[1] > ends[0]).any():
+            low, high = (np.searchsorted(hashes, own[:_SKETCH], side=side) for side in ("left", "right"))
+            if not (high > low).any():
                 continue
-            runs = [at[low:high] for low, high in zip(*ends, strict=True) if high > low]
-            hits = np.bincount(np.concatenate(runs) // _SKETCH, minlength=len(stored))
+            met = [holders[a:b] for a, b in zip(low.tolist(), high.tolist(), strict=True) if b > a]
+            hits = np.bincount(np.concatenate(met), minlength=len(units))
             # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
             rows = np.flatnonzero((hits >= max(1, min(_SKETCH, len(own)) // 3)) & ~templated)
             rows = rows[np.argsort(-hits[rows], kind="stable")[:64]]
@@ -242,6 +247,37 @@ class Reference:
                 if overlap >= JACCARD - 1e-9 and overlap > best:
                     best, found[i] = overlap, units[row]
         return found
+
+    @cached_property
+    def words(self) -> Words:
+        """The openings of the sample as `leakage.leaks` reads them, hashed once when the reference was fitted."""
+        from promptkit.leakage import Words
+
+        stored = (self._arrays[f"words/{name}"] for name in Words.PARTS)
+        return Words(*stored, text=lambda i: str(self.sample["text"][i]))
+
+    def learned(self) -> Mapping[str, NDArray[Any]] | None:
+        """Return what a score by `weight` once learned of the mix as a whole (`with_learned`), None where it is not."""
+        return _Part(self._arrays, "score") if "score/mean" in self._arrays else None
+
+    def with_learned(self, arrays: Mapping[str, NDArray[Any]]) -> Reference:
+        """Return this reference with what a score learns of the mix, so that no later score need learn it again."""
+        return Reference(
+            arrays={**self._arrays, **{f"score/{name}": a for name, a in arrays.items()}}, profile=self._profile,
+            sample=lambda: self.sample, conversations=lambda: self.conversations, tokenizer=lambda: self.tokenizer,
+            embedder=self._given_embedder, masses=self._masses,
+        )  # fmt: skip
+
+    def prefetch(self) -> None:
+        """Begin, in the background, to check the files that a score opens: hashing releases the interpreter lock."""
+        if isinstance(self._arrays, _Mapped):
+            unread = ("conversations.arrow", "responses/")
+            self._arrays.files.prefetch([n for n in self._arrays.files.files if not n.startswith(unread)])
+
+    def check(self) -> None:
+        """Raise IntegrityError unless every file is as it was written; a reference in memory has none."""
+        if isinstance(self._arrays, _Mapped):
+            self._arrays.files.check_all()
 
     # ------------------------------------------------------------------------------------------------ save
 
@@ -271,6 +307,7 @@ class Reference:
         """Write everything but the manifest; return path, bytes and sha256 of each file, sorted by path."""
         (directory / "profile.json").write_bytes(canonical(self._profile) + b"\n")
         _write_arrow(self.sample, directory / "sample.arrow")
+        _write_arrow(self.conversations, directory / "conversations.arrow")
         for name in sorted(self._arrays):
             path = directory / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -395,11 +432,14 @@ def fit(
         "centroids": centroids,
         "units": units,
         "templated": templated,
-        "sketches": _sketches(texts),
+        **_sketches(texts),
     }
     if mass_of_mix is not None:
         arrays["domain_mass"] = mass_of_mix
     arrays |= {"text_hashes": hashes, "text_rows": order}
+    from promptkit.leakage import hashed
+
+    arrays |= {f"words/{name}": a for name, a in hashed(texts).items()}
     arrays |= _view_arrays("prompts", prompts)
     if responses:
         arrays |= _view_arrays("responses", responses)
@@ -424,9 +464,10 @@ def fit(
     profile = json.loads(canonical(profile))  # what is in memory is what a file would hold
     say("fitted", len(texts), len(texts))
     given = None if isinstance(embedder, str) else embedder
+    light = sample.drop(_CONVERSATION)
     return Reference(
-        arrays=arrays, profile=profile, sample=lambda: sample, tokenizer=lambda: tokenizer, embedder=given,
-        masses=masses,
+        arrays=arrays, profile=profile, sample=lambda: light, conversations=lambda: frame.select(_CONVERSATION),
+        tokenizer=lambda: tokenizer, embedder=given, masses=masses,
     )  # fmt: skip
 
 
@@ -655,12 +696,13 @@ def _gram_sets(texts: Sequence[str]) -> list[NDArray[np.uint64]]:
     return list(leakage._gram_sets(texts, leakage.GRAM))
 
 
-def _sketches(texts: Sequence[str]) -> NDArray[np.uint64]:
-    """Return the 64 smallest gram hashes of each text (n, 64), the rest filled with the largest number."""
-    sketches = np.full((len(texts), _SKETCH), np.iinfo(np.uint64).max, dtype=np.uint64)
-    for row, grams in zip(sketches, _gram_sets(texts), strict=True):
-        row[: len(grams)] = grams[:_SKETCH]
-    return sketches
+def _sketches(texts: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the 64 smallest gram hashes of all texts, ascending, and the row that each is of."""
+    smallest = [grams[:_SKETCH] for grams in _gram_sets(texts)]
+    hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *smallest])
+    rows = np.repeat(np.arange(len(texts), dtype=np.int32), [len(g) for g in smallest])
+    order = np.argsort(hashes, kind="stable")
+    return {"sketch_hashes": hashes[order], "sketch_rows": rows[order]}
 
 
 # ----------------------------------------------------------------------------------------------- load and files
@@ -669,10 +711,11 @@ def _sketches(texts: Sequence[str]) -> NDArray[np.uint64]:
 def load_reference(
     path: str | Path, *, tokenizer: Tokenizer | None = None, embedder: Any = None, expect: str | None = None
 ) -> Reference:
-    """Return the reference saved in `path`, or built into that directory, every file's size and sha256 checked.
+    """Return the reference saved in `path`, or built into that directory, every file's size checked.
 
-    `expect` pins the fingerprint; `tokenizer` saves loading the stored one; `embedder` is needed again where the
-    reference was embedded with an object. Raises UsageError (no reference there), IntegrityError (a file differs).
+    The sha256 of a file is checked when it is first opened, before anything of it is used. `expect` pins the
+    fingerprint; `tokenizer` saves loading the stored one; `embedder` is needed again where the reference was embedded
+    with an object. Raises UsageError (no reference there), IntegrityError (a file is missing or of another size).
     """
     root = Path(path)
     if not (root / MANIFEST).is_file() and (root / "reference" / MANIFEST).is_file():
@@ -690,7 +733,7 @@ def load_reference(
             hint="build the reference again, or use the promptkit that wrote it",
         )
     files = manifest.get("files") or []
-    _verify(root, files)
+    stored = _Files(root, files)
     fingerprint = _fingerprint(files)
     for wanted, whose in ((manifest.get("fingerprint"), "its manifest"), (expect, "what was expected")):
         if wanted is not None and str(wanted).removeprefix("sha256:") != fingerprint:
@@ -698,35 +741,88 @@ def load_reference(
                 f"{root}: fingerprint {fingerprint[:16]}… differs from {whose}, {str(wanted)[:24]}…",
                 hint="copy or build the reference again",
             )
-    names = [f["path"].removesuffix(".npy") for f in files if f["path"].endswith(".npy")]
     return Reference(
-        arrays=_Mapped(root, names),
-        profile=_read_json(root / "profile.json"),
-        sample=lambda: _read_arrow(root / "sample.arrow"),
-        tokenizer=lambda: tokenizer if tokenizer is not None else _load_tokenizer(root / "tokenizer"),
+        arrays=_Mapped(stored),
+        profile=_read_json(stored.checked("profile.json")),
+        sample=lambda: _read_arrow(stored.checked("sample.arrow")),
+        conversations=lambda: _read_arrow(stored.checked("conversations.arrow")),
+        tokenizer=lambda: tokenizer if tokenizer is not None else _load_tokenizer(stored.folder("tokenizer")),
         embedder=embedder,
         fingerprint=fingerprint,
         path=str(root),
     )
 
 
-class _Mapped(Mapping[str, "NDArray[Any]"]):
-    """Arrays of a directory by name, mapped from disk when first asked for."""
+class _Files:
+    """The files of a saved reference: all there and of the right size from the start, each hashed when it is opened."""
 
-    def __init__(self, root: Path, names: list[str]) -> None:
-        self._root, self._names = root, names
+    def __init__(self, root: Path, files: list[dict[str, Any]]) -> None:
+        self.root, self.files = root, {str(f.get("path", "")): f for f in files}
+        self._hashes: dict[str, Callable[[], str]] = {}  # of the files that were opened, or soon will be
+        self._refuse([p for p in map(self._misplaced, self.files) if p])
+        if not files:
+            self._refuse(["the manifest lists no files"])
+
+    def checked(self, *names: str) -> Path:
+        """Return the path of the first, all of them with the hash that they were written with; else IntegrityError."""
+        for name in names:
+            if name not in self._hashes:
+                digest = _sha256(self.root / name)
+                self._hashes[name] = lambda digest=digest: digest  # type: ignore[misc]
+        wrong = [name for name in names if self._hashes[name]() != self.files[name]["sha256"]]
+        self._refuse([f"{name} differs from its sha256" for name in wrong])
+        return self.root / names[0]
+
+    def prefetch(self, names: list[str]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(2)
+        for name in sorted((n for n in names if n not in self._hashes), key=_in_order_of_use):
+            self._hashes[name] = pool.submit(_sha256, self.root / name).result
+        pool.shutdown(wait=False)
+
+    def folder(self, name: str) -> Path:
+        return self.checked(*(n for n in self.files if n.startswith(name + "/"))).parent
+
+    def check_all(self) -> None:
+        self.checked(*self.files)
+
+    def _misplaced(self, name: str) -> str | None:
+        path, entry = self.root / name, self.files[name]
+        if not name or name.startswith("/") or ".." in Path(name).parts or path.is_symlink():
+            return f"{name!r} is not a plain path inside the reference"
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        return None if size == entry.get("bytes") else f"{name} has {size} bytes, expected {entry.get('bytes')}"
+
+    def _refuse(self, problems: list[str]) -> None:
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise IntegrityError(f"{self.root}: {problems[0]}{more}", hint="copy or build the reference again")
+
+
+class _Mapped(Mapping[str, "NDArray[Any]"]):
+    """Arrays of a directory by name, checked and mapped from disk when first asked for."""
+
+    def __init__(self, files: _Files) -> None:
+        self.files = files
+        self._names = [name.removesuffix(".npy") for name in files.files if name.endswith(".npy")]
         self._open: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._open:
             if name not in self._names:
                 raise KeyError(name)
-            path = self._root / f"{name}.npy"
+            path = self.files.checked(f"{name}.npy")
             try:
                 self._open[name] = np.load(path, mmap_mode="r", allow_pickle=False)
             except ValueError:  # an array without entries cannot be mapped
                 self._open[name] = np.load(path, allow_pickle=False)
         return self._open[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Any:
         return iter(self._names)
@@ -809,30 +905,8 @@ def _load_tokenizer(directory: Path) -> Tokenizer:
     return load_tokenizer(directory)
 
 
-def _verify(root: Path, files: list[dict[str, Any]]) -> None:
-    """Raise IntegrityError unless every listed file lies below `root` with the size and hash it was written with."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    def problem(entry: dict[str, Any]) -> str | None:
-        name = str(entry.get("path", ""))
-        path = root / name
-        if not name or name.startswith("/") or ".." in Path(name).parts or path.is_symlink():
-            return f"{name!r} is not a plain path inside the reference"
-        if not path.is_file():
-            return f"{name} is missing"
-        size = path.stat().st_size
-        if size != entry.get("bytes"):
-            return f"{name} has {size} bytes, expected {entry.get('bytes')}"
-        return None if _sha256(path) == entry.get("sha256") else f"{name} differs from its sha256"
-
-    with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter lock
-        problems = [p for p in pool.map(problem, files) if p]
-    if problems or not files:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise IntegrityError(
-            f"{root}: {problems[0] if problems else 'the manifest lists no files'}{more}",
-            hint="copy or build the reference again",
-        )
+def _in_order_of_use(name: str) -> tuple[bool, str]:
+    return not name.startswith(("tokenizer/", "lsa/")), name
 
 
 def _sha256(path: Path) -> str:

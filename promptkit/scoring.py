@@ -198,6 +198,7 @@ def _score(
     prompts: list[Prompt], reference: Reference, label: Labeller | None, *, seed: int, draws: int, weight: str
 ) -> Score:
     n = len(prompts)
+    reference.prefetch()
     seen = _look(prompts, reference, label)
     weights = np.array([p.weight for p in prompts], dtype=np.float64)
     if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
@@ -381,7 +382,7 @@ def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -
         cross_entropy=np.asarray(seen.cross_entropy, dtype=np.float64),
         nearest=np.asarray(seen.nearest),
         cosine=np.asarray(seen.nearest_cosine, dtype=np.float64),
-        leaks=leaks(texts, reference.sample["text"].to_list()),
+        leaks=leaks(texts, reference.words),
         response_typicality=response_typicality,
         response_bits=response_bits,
         shape=structure.shapes(prompts, [len(i) for i in ids]),
@@ -453,10 +454,7 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
     if n == 1:  # its own values say all there is; a set of one has no spread
         return found
     fit, held = _split(reference)
-    mix = Mix(
-        rows.take(fit), rows.take(held) if len(held) else rows.take(fit),
-        cluster_shares=shares[1][0], domain_shares=shares[0][0], weighted=weight == "tokens", seed=seed,
-    )  # fmt: skip
+    mix = _mix(reference, rows, names, weight, seed)
     _distances(found, mix, candidates, order)
     _overlaps(found, candidates, len(names), seed)
     if not len(held) or not seen.known:
@@ -474,7 +472,7 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
     _excess(found, mix, candidates, chance.excess2, share)
     found.joint = mix.test(mix.table(candidates), w, draws=draws, rng=rng)
     found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
-    found.power = mix.power(sorted({*POWER_SIZES, n}), rng)
+    found.power = mix.power(sorted({*POWER_SIZES, n}))
     return found
 
 
@@ -503,6 +501,32 @@ def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[R
         weights=weights / weights.sum(),
     )
     return rows, names, weights
+
+
+def _mix(reference: Reference, rows: Rows, names: list[str], weight: str, seed: int) -> Mix:
+    """Return the mix that sets are compared with. The last one is kept with the reference: the next score needs it."""
+    key = "mix", weight, tuple(names), seed
+    if key not in reference.kept:
+        fit, held = _split(reference)
+        weights, n_clusters = rows.weights, len(reference.centroids)
+        for old in [k for k in reference.kept if k[0] == "mix"]:
+            del reference.kept[old]
+        reference.kept[key] = Mix(
+            rows.take(fit), rows.take(held) if len(held) else rows.take(fit),
+            cluster_shares=np.bincount(rows.clusters, weights, minlength=n_clusters) / weights.sum(),
+            domain_shares=np.bincount(rows.domains, weights, minlength=len(names)) / weights.sum(),
+            weighted=weight == "tokens", seed=seed, learned=reference.learned() if weight == reference.weight else None,
+        )  # fmt: skip
+    found: Mix = reference.kept[key]
+    return found
+
+
+def learn(reference: Reference) -> Reference:
+    """Return the reference with what a score learns of the mix alone, to be saved with it: scores start at once."""
+    rows, names, _ = _mix_rows(reference, reference.weight, [])
+    if not len(_split(reference)[1]) or not len(reference.X[0]):
+        return reference
+    return reference.with_learned(_mix(reference, rows, names, reference.weight, 0).learned())
 
 
 def _split(reference: Reference) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -216,6 +216,24 @@ def test_short_texts_leak_only_when_equal():
     ]
 
 
+@given(
+    texts=st.lists(st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=14).map(" ".join), max_size=12),
+    candidates=st.lists(st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=14).map(" ".join), max_size=4),
+)
+def test_texts_that_were_hashed_before_leak_the_same(texts, candidates):
+    stored = leakage.Words(**leakage.hashed(texts), text=texts.__getitem__)
+    assert leakage.leaks(candidates, stored) == leakage.leaks(candidates, texts)
+
+
+def test_hashing_in_blocks_changes_nothing(training):
+    texts = [" ".join(training), *training] * 2  # more words than a block holds
+    stored = leakage.Words(**leakage.hashed(texts), text=texts.__getitem__)
+    assert len(stored.words) > 1 << 17
+    grams = leakage._scramble(leakage._raw_grams(stored.words)[1]) & np.uint64(0xFFFFFFFF)
+    np.testing.assert_array_equal(stored.low, grams)
+    assert leakage.leaks(training[:5], stored) == leakage.leaks(training[:5], texts)
+
+
 def test_training_may_be_a_stream_of_any_length(training, monkeypatch):
     candidates = [training[0], change(random.Random(8), training[599], 0.05)]
     whole = leaks(candidates, training)

@@ -97,6 +97,7 @@ def test_a_saved_reference_says_what_the_fitted_one_says(fitted, saved):
     assert again.fingerprint == fitted.fingerprint
     assert (again.recipe, again.template, again.seed) == ({"size": 1}, "chatml", 0)
     assert again.sample.equals(fitted.sample)
+    assert again.conversations.equals(fitted.conversations)
     for table in ("clusters", "domains", "sources"):
         assert getattr(again, table).equals(getattr(fitted, table))
     texts = ["python sort list index merge numbers array", "count files home directory", "what is love"]
@@ -112,7 +113,12 @@ def test_a_saved_reference_says_what_the_fitted_one_says(fitted, saved):
 
 
 def test_the_sample_has_the_added_columns_and_x_is_aligned_with_it(fitted):
-    assert set(fitted.sample.columns) == {*SCHEMA, "domain", "unsure", "cluster", "unit", "heldout", "weight"}
+    apart = {"messages", "tools", "response_text"}
+    added = {"domain", "unsure", "cluster", "unit", "heldout", "weight"}
+    assert set(fitted.sample.columns) == {*SCHEMA, *added} - apart
+    assert set(fitted.conversations.columns) == apart
+    first = json.loads(fitted.conversations["messages"][0])
+    assert opening(first) == fitted.sample["text"][0]
     np.testing.assert_array_equal(fitted.embed(fitted.sample["text"].to_list()), fitted.X)
     np.testing.assert_array_equal(fitted.assign(fitted.X), fitted.sample["cluster"].to_numpy())
     assert fitted.X.dtype == np.float32
@@ -176,10 +182,27 @@ def test_a_changed_byte_is_an_integrity_error_that_names_the_file(saved, tmp_pat
     data[-2] ^= 1
     (copy / what).write_bytes(data)
     with pytest.raises(IntegrityError, match=what):
-        reference.load_reference(copy)
+        reference.load_reference(copy).check()
+    use = {"vectors.npy": lambda r: r.X, "sample.arrow": lambda r: r.sample, "profile.json": lambda r: r.seed}
+    with pytest.raises(IntegrityError, match=what):  # and before anything of it is used
+        use.get(what, lambda r: r.prompts.profile.cross_entropy([np.arange(9)]))(reference.load_reference(copy))
     (copy / what).unlink()
     with pytest.raises(IntegrityError, match="missing"):
         reference.load_reference(copy)
+
+
+def test_a_file_that_is_checked_ahead_is_refused_when_it_is_opened(saved, tmp_path):
+    import shutil
+
+    copy = Path(shutil.copytree(saved, tmp_path / "copy"))
+    data = (copy / "vectors.npy").read_bytes()
+    (copy / "vectors.npy").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    r = reference.load_reference(copy)
+    r.prefetch()
+    assert len(r.centroids)
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="vectors"):
+            _ = r.X
 
 
 def test_a_wrong_fingerprint_format_or_path_is_refused(saved, tmp_path):

@@ -1,0 +1,81 @@
+"""What a reference stores of what scores learn of the mix: it saves time and changes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from promptkit import reference, scoring
+from promptkit.conversation import canonical, prompt_id
+from promptkit.tokenizers import load_tokenizer
+
+WORDS = ("sort", "merge", "list", "array", "pivot", "find", "grep", "files", "select", "join", "traceback", "module")
+
+
+def texts(n, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(8, 30))) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def bare():
+    mix = texts(600, 5)
+    messages = [[{"role": "user", "content": t}, {"role": "assistant", "content": t[::-1]}] for t in mix]
+    n = len(mix)
+    frame = pl.DataFrame(
+        {
+            "shard": ["a"] * n, "row": list(range(n)), "id": [prompt_id(m) for m in messages], "source": ["s"] * n,
+            "messages": [canonical(m).decode() for m in messages], "tools": [None] * n, "text": mix,
+            "response_text": [t[::-1] for t in mix], "n_prompt_tokens": [len(t.split()) for t in mix],
+            "n_response_tokens": [9] * n, "n_supervised_tokens": [9 + i % 7 for i in range(n)], "n_turns": [1] * n,
+            "has_tools": [False] * n, "truncated": [False] * n, "language": ["en"] * n,
+        },
+        schema_overrides={"tools": pl.String},
+    )  # fmt: skip
+    return reference.fit(frame, tokenizer=load_tokenizer("words"))
+
+
+@pytest.fixture(scope="module")
+def stored(bare, tmp_path_factory):
+    return scoring.learn(bare).save(tmp_path_factory.mktemp("stored") / "reference")
+
+
+@pytest.mark.parametrize(
+    ("n", "seed", "weight"), [(30, 0, "rows"), (12, 1, "rows"), (150, 0, "rows"), (30, 0, "tokens")]
+)
+def test_scores_are_the_same_with_and_without_what_is_stored(bare, stored, n, seed, weight):
+    def of(r, which=7):
+        return scoring.score(texts(n, which), r, seed=seed, weight=weight, draws=199)
+
+    def plain(s):
+        return json.dumps({k: v for k, v in s.to_json().items() if k != "reference"}), [
+            s.null[k].tobytes() for k in sorted(s.null)
+        ]
+
+    plainly = plain(of(bare))
+    loaded = reference.load_reference(stored)
+    assert loaded.learned() is not None
+    assert bare.learned() is None
+    assert plain(of(loaded)) == plainly
+    of(loaded, which=8)  # a set of the same size between: what is kept for the next call must not show
+    assert plain(of(loaded)) == plainly
+
+
+def test_what_is_stored_is_what_would_be_learned(bare, stored):
+    again = scoring.learn(bare).learned()
+    loaded = reference.load_reference(stored).learned()
+    assert set(again) == set(loaded) == {"base", "mean", "power", "nearest"}
+    assert all(np.array_equal(again[k], loaded[k], equal_nan=True) for k in again)
+
+
+def test_a_mix_without_held_out_rows_has_nothing_to_store(bare):
+    few = reference.fit(bare.sample.head(20).hstack(bare.conversations.head(20)).select(list(bare.conversations.columns)
+        + [c for c in bare.sample.columns if c in FRAME]), tokenizer=load_tokenizer("words"))  # fmt: skip
+    assert scoring.learn(few) is few
+
+
+FRAME = ("shard", "row", "id", "source", "text", "n_prompt_tokens", "n_response_tokens", "n_supervised_tokens",
+         "n_turns", "has_tools", "truncated", "language")  # fmt: skip
