@@ -4,7 +4,7 @@ In: openings (system turn and first user turn), and where known the whole messag
 twelve domains, a calibrated probability, a flag `unsure`, tags, and a sentence that says why. Definitions, borderline
 rules, held-out figures and the mapping to other people's label sets: docs/domains.md.
 
-How: 103 *signals* (a fence, a diff, "translate ... into", four lettered options, a passage with a question behind
+How: 115 *signals* (a fence, a diff, "translate ... into", four lettered options, a passage with a question behind
 it) are read off the text; promptkit/domain_signals.py holds them with their written weights, which are the rules.
 `domains.npz` holds what a logistic regression learned on top of them: corrections to the signals, and int8 weights of
 hashed words and word pairs. It is trained by benchmarks/train_domains.py with whole sources held out, since a model
@@ -105,7 +105,7 @@ class _Search(NamedTuple):
     target: int  # a signal, or len(SIGNALS) + a programming language
     place: str
     parts: tuple[str, ...]  # a match holds one of them
-    pattern: str  # compiled when first tried: most are not
+    pattern: str  # compiled when first tried: most are not, and all of them take a quarter of a second
 
 
 def _searches() -> list[_Search]:
@@ -147,14 +147,24 @@ _SEARCHES = _searches()
 _BY_CODE, _KNOWN, _ALWAYS = _index(_SEARCHES)
 _LANGUAGES = list(PROGRAMMING)
 _ASKS_AMOUNT = re.compile(
-    r"\b(?:how (?:much|many|long|far|old)|what (?:is|was|will be|would be|percent|fraction)|find|calculate|in how)\b"
+    r"\b(?:how (?:much|many|long|far|old|high|fast)|what (?:is|was|will be|would be|percent|fraction)|find|calculate"
+    r"|in how|wie (?:viele?|lange|hoch|groß|weit|schnell)|mit welcher|welcher anteil|combien|quel(?:le)? est"
+    r"|cuánt[oa]s?|quant[oie]s?|quanta|hoeveel|ile|hur (?:många|mycket|lång)|сколько|каков[аы]?|kaç|ne kadar|berapa"
+    r"|bao nhiêu)\b"
+    r"|多少|几|求|いくら|何(?:人|個|時間|円|本|分|通り)|몇|얼마|कितन|كم "
 )
 _QUESTION = re.compile(r"(?:who|when|where|what|which|how|in what|is|are|did|does|was)\b")
 _REQUEST = re.compile(
     r"write|create|implement|how|why|what|can|could|given|explain|you are|please|i want|help|develop|convert|def "
     r"|complete|add|find|show|list|tell|make|go |set |open|hi|hey"
 )
-_NO_FACT_START = re.compile(r"what if|is the following|if |how can|how to|how would|how might|why ")
+_NO_FACT_START = re.compile(
+    r"what if|is the following|if |how can|how to|how would|how might|why "
+    r"|(?:wie|was) (?:kann|soll|muss|mache|schaffe|finde) (?:ich|man|wir)|comment (?:puis-je|faire|dois-je|peut-on|je )"
+    r"|¿?(?:cómo|qué) (?:puedo|debo|hago|se puede)|como (?:posso|devo|faço)|come (?:posso|faccio|devo|si fa)"
+    r"|hoe (?:kan|moet) ik|как (?:мне|лучше|можно)|jak (?:mogę|mam)|hur (?:ska|kan) (?:jag|man)|nasıl|bagaimana"
+    r"|làm (?:sao|thế nào)|どうすれば|どうしたら|怎么|如何|怎样|.{2,40}(?:怎么办|怎么做)|어떻게|كيف|कैसे"
+)
 _NO_FACT_WORD = re.compile(
     r"\b(?:you|your|i|my|plausible|sarcastic|sentence|following|subreddit|repo|machine|dashboard|commits|orders|customers?"
     r"|rating|cart|travel|walking)\b"
@@ -163,7 +173,16 @@ _NUMBER_WORD = re.compile(
     r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twenty|half|twice|dozen|third|double|triple)\b"
 )
 _IDENTIFIER = re.compile(r"\w_\w|\w\(|`|\w\.\w+\.\w|>>>")
-_OPTIONS = re.compile(r"\nb[.)] |\(b\)|options:")
+_OPTIONS = re.compile(r"\nb[.):] |\n *\(b\)|options:|\nب\) |\n(?:②|2\)) ")
+_ASKS = ("?", "？", "؟", "ですか。", "ますか。", "でしょうか。")
+_ASK_LABEL = re.compile(
+    r"(?:question|q|answer|fragen?|pregunta|pergunta|domanda|vraag|pytanie|fråga|вопрос|soru|pertanyaan|câu hỏi"
+    r"|質問|問い?|问题|질문|प्रश्न|السؤال|سؤال)\b ?\d* ?[:：]|(?:question|answer)"
+)
+_WANTS = re.compile(
+    r"\b(?:how (?:would|do|can|should) (?:you|i|we)|tell me|rewrite|what is going on|what do i|why (?:is|does|do)"
+    r"|explain|please|show (?:me|how)|i want)\b"
+)
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}|<\|.*\|>|\[\w+\]")
 _UNSPEAKABLE = re.compile(
     r"(?=[a-z]+$)(?:.*[bcdfghjklmnpqrstvwxz]{5}|[bcdfghjklmnpqrstvwxz]{3,}$|.*(?:kfj|qw(?!ert)|zxc|xmc|vbn))"
@@ -226,7 +245,7 @@ def _places(lower: str) -> dict[str, str]:
 def _found(places: dict[str, str]) -> set[int]:
     """Return the targets whose patterns occur.
 
-    Some 500 patterns and few matches: the three-byte pieces of a text say which patterns are worth a try.
+    Some 900 patterns and few matches: the three-byte pieces of a text say which patterns are worth a try.
     """
     codes = _codes(places["all"])
     tries = set(_ALWAYS)
@@ -281,9 +300,9 @@ def _shapes(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict
     options = _OPTIONS.search(stripped) is not None
     # As typed into a search box: no capitals, no stops, no verb in front.
     bare = n >= 4 and stripped.isascii() and not re.search(r"[A-Z.!:,;]", cut) and not _REQUEST.match(stripped)
-    question = bare or stripped.endswith("?") or _QUESTION.match(stripped) is not None
+    question = bare or stripped.endswith(_ASKS) or _QUESTION.match(stripped) is not None
     of_fact = not (_NO_FACT_START.match(stripped) or _NO_FACT_WORD.search(stripped[:250]))
-    asks_last = last.endswith("?") or last.startswith(("question", "q:", "answer"))
+    asks_last = last.endswith(_ASKS) or _ASK_LABEL.match(last) is not None
     passage = len(stripped) - len(last if asks_last else first)  # characters that are not the question
     amounts = digits + len(set(_NUMBER_WORD.findall(stripped)))
     told = sentences >= 2 or "%" in stripped or "if " in stripped
@@ -294,7 +313,8 @@ def _shapes(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict
             question and of_fact and 3 <= n <= 22 and sentences == len(paragraphs) == 1 and not code and digits < 2
         ),
         "issue_like": float(
-            complaints >= 3 and n > 30 and not _REQUEST.match(stripped) and _IDENTIFIER.search(stripped) is not None
+            complaints >= 3 and n > 30 and not (fenced and _WANTS.search(f"{stripped[:150]} {stripped[-150:]}"))
+            and not _REQUEST.match(stripped) and _IDENTIFIER.search(stripped) is not None
         ),
         "task_and_input": float(
             len(paragraphs) > 1 and 4 <= len(first.split()) <= 60 and first.endswith((".", ":"))
@@ -305,10 +325,10 @@ def _shapes(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict
             and not code and "_" not in stripped
         ),
         "long_then_question": float(
-            passage > 500 and (asks_last or first.endswith("?")) and not fenced and not options
+            passage > 500 and (asks_last or first.endswith(_ASKS)) and not fenced and not options
         ),
         "text_then_question": float(
-            150 < passage <= 500 and asks_last and len(paragraphs) > 1 and digits < 0.12 * n
+            150 < passage <= 500 and (asks_last or first.endswith(_ASKS)) and len(paragraphs) > 1 and digits < 0.12 * n
             and not code and not options
         ),
         "noise": float(_is_noise(stripped, tokens, digits)),

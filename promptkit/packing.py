@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from promptkit.labellers import Labeller
     from promptkit.reference import Reference
 
 LENGTH_WEIGHT = 0.1  # of length, turns and tools beside the kernel features: enough to break ties, too little to lead
@@ -76,12 +77,15 @@ def pack_rows(
     keep_personal_data: bool = False,
     licences: Mapping[str, str] | None = None,
     redistributable: bool = False,
+    label: Labeller | None = None,
+    by_source: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Drawn:
     """Choose `size` prompts that represent the mix, from the mix itself, or from `pool`, or from rows `held` out of it.
 
     `held` is a frame as `frames.frame_of` makes it. `licences` maps a source to the SPDX expression of its rows. With
-    `redistributable`, chosen rows that may not be shared on are taken out again.
+    `redistributable`, chosen rows that may not be shared on are taken out again. `label` and `by_source` are those that
+    the reference was fitted with.
 
     Domain quotas follow the mix's shares; within them the kernel distance (MMD) to the whole sample is minimised, with
     lengths, turns and tools at small weight. Raises InputError if nothing is eligible.
@@ -93,9 +97,10 @@ def pack_rows(
     known = licences or {}
     check_pool(pool, max_leak, holdout=held is not None)
     if held is not None:
+        held = _labelled(held, label, by_source)
         eligible = _unseen(reference, _from_mix(reference, held, turns, known, notes), max_leak, notes)
     elif pool:
-        eligible = _from_pool(reference, pool, turns, max_leak, known, notes)
+        eligible = _from_pool(reference, pool, turns, max_leak, known, notes, label, by_source)
     else:
         eligible = _from_mix(reference, None, turns, known, notes)
     if progress:
@@ -202,7 +207,7 @@ def _from_mix(
     reference: Reference, held: pl.DataFrame | None, turns: str | None, licences: Mapping[str, str], notes: list[str]
 ) -> list[Eligible]:
     """Return what may be sent of the reference's own sample, or of rows held out of it."""
-    sample = reference.sample.hstack(reference.conversations) if held is None else _labelled(held)
+    sample = reference.sample.hstack(reference.conversations) if held is None else held
     out: list[Eligible] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
@@ -257,22 +262,26 @@ def _from_mix(
     return out
 
 
-def _labelled(held: pl.DataFrame) -> pl.DataFrame:
+def _labelled(
+    held: pl.DataFrame, label: Labeller | None = None, by_source: Mapping[str, str] | None = None
+) -> pl.DataFrame:
     """Add what a reference's sample has beside a frame's columns: domain, unsure, unit (group of near-duplicates)."""
     import polars as pl
 
-    from promptkit import domains, leakage
+    from promptkit import labellers, leakage
 
     texts = held["text"].to_list()
-    labels = domains.label(
+    found = labellers.labels(
         texts,
         messages=[json.loads(m) for m in held["messages"]],
         tools=[json.loads(t) if t else None for t in held["tools"]],
-        spoken=False,
+        sources=held["source"].to_list(),
+        label=label,
+        by_source=by_source,
     )
     return held.with_columns(
-        pl.Series("domain", [x.domain for x in labels], pl.String),
-        pl.Series("unsure", [x.unsure for x in labels], pl.Boolean),
+        pl.Series("domain", [domain for domain, _ in found], pl.String),
+        pl.Series("unsure", [unsure for _, unsure in found], pl.Boolean),
         pl.Series("unit", leakage.near_duplicate_groups(texts), pl.Int64),
     )
 
@@ -284,8 +293,10 @@ def _from_pool(
     max_leak: float | None,
     licences: Mapping[str, str],
     notes: list[str],
+    label: Labeller | None,
+    by_source: Mapping[str, str] | None,
 ) -> list[Eligible]:
-    from promptkit import domains, languages, leakage
+    from promptkit import labellers, languages, leakage
     from promptkit.candidates import read_candidates
 
     prompts: dict[str, tuple[Prompt, list[Message], str | None]] = {}
@@ -314,22 +325,27 @@ def _from_pool(
                 f"{n} of {len(entries)} pool prompts are in the training sample, or nearly so, and may be drawn "
                 f"(marked in_training); --max-leak {leakage.MIN_SHARE:g} drops them"
             )
-    labels = domains.label(texts, messages=[m for _, (_, m, _) in entries], tools=[p.tools for _, (p, _, _) in entries])
+    labels = labellers.labels(
+        texts, messages=[m for _, (_, m, _) in entries], tools=[p.tools for _, (p, _, _) in entries],
+        sources=[p.source for _, (p, _, _) in entries], label=label, by_source=by_source,
+    )  # fmt: skip
     spoken = languages.detect(texts)
     groups = leakage.near_duplicate_groups(texts)
     lengths = reference.tokenizer.encode_batch(["\n\n".join(m["content"] for m in w) for _, (_, w, _) in entries])
     answers = reference.tokenizer.encode_batch([a or "" for _, (_, _, a) in entries])
     out = []
     for i, (key, (p, messages, answer)) in enumerate(entries):
+        own = None if p.source in (by_source or {}) else p.domain  # the user's mapping wins
+        domain, unsure = (own, False) if own else labels[i]
         out.append(
             Eligible(
                 prompt=Prompt(
-                    id=key, messages=messages, tools=p.tools, domain=p.domain or labels[i].domain, source=p.source,
+                    id=key, messages=messages, tools=p.tools, domain=domain, source=p.source,
                     expected_output_tokens=len(answers[i]) + 1 if answer else p.expected_output_tokens,
                 ),
                 text=texts[i],
-                domain=p.domain or labels[i].domain,
-                unsure=labels[i].unsure and p.domain is None,
+                domain=domain,
+                unsure=unsure,
                 language=spoken[i],
                 n_prompt_tokens=len(lengths[i]),
                 n_turns=sum(m["role"] == "user" for m in messages),

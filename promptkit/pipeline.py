@@ -46,6 +46,7 @@ from promptkit.registry import suggest
 
 if TYPE_CHECKING:
     from promptkit.holdout import Holdout
+    from promptkit.labellers import Labeller
     from promptkit.packing import Drawn
     from promptkit.tokenizers import Tokenizer
 
@@ -239,6 +240,8 @@ def build(
     keep_personal_data: bool = False,
     licences: Mapping[str, str] | None = None,
     redistributable: bool = False,
+    labeller: str | Labeller | None = None,
+    domains: Mapping[str, str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Build:
@@ -251,7 +254,9 @@ def build(
     holdout.jsonl, the reference is fitted without them and the pack is drawn from them: unseen by a drafter whose
     training leaves them out. Prompts that seem to hold secrets or personal data are not drawn unless
     `keep_personal_data`. `licences` maps a source to the SPDX expression of its rows; `redistributable` takes rows that
-    may not be shared out of the pack and says beside it which. Everything is written beside its target and renamed at
+    may not be shared out of the pack and says beside it which. `labeller` (a callable, or "module:callable" to import)
+    says what domain a row is instead of promptkit, and `domains` maps a source to the domain of all its rows, which
+    wins (`labellers`). Everything is written beside its target and renamed at
     the end: a build that fails leaves what was there before.
 
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
@@ -260,8 +265,9 @@ def build(
     import scipy.linalg  # noqa: F401  brings a BLAS of its own, which threadpool_limits must find loaded
     from threadpoolctl import threadpool_limits
 
-    from promptkit import domains, pack, packing, reference, scoring, writing
+    from promptkit import domains as built_in
     from promptkit import holdout as holding
+    from promptkit import labellers, pack, packing, reference, scoring, writing
     from promptkit import licences as licensing
     from promptkit.frames import frame_of
 
@@ -279,11 +285,14 @@ def build(
     if holdout is not None:
         holding.check_fraction(holdout)
     licences = {source: licensing.check(x, f"licence of {source}") for source, x in sorted((licences or {}).items())}
+    label, labeller_name = labellers.of(labeller)
+    domains = labellers.check(domains, own_names=label is not None)
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
     with writing.only_one(out), threadpool_limits(threads):
         opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
-        _refuse_unknown_sources(licences, opened, pool)
+        _refuse_unknown_sources("licence", licences, opened, pool)
+        _refuse_unknown_sources("domain", domains, opened, pool)
         held = None
         if holdout is not None:
             held = holding.hold(
@@ -317,6 +326,8 @@ def build(
             "evidence": opened.evidence,
             **({"dtype": dtype} if dtype else {}),
             **({"fields": dict(fields)} if fields else {}),
+            **({"labeller": labeller_name} if labeller_name else {}),
+            **({"domains": domains} if domains else {}),
             **({"holdout": _holdout_recipe(held, holdout, opened)} if held and holdout else {}),
         }
         sources = source_table(opened, summary)
@@ -324,15 +335,18 @@ def build(
         assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
-            embedder=embedder, weight=weight, seed=seed, label=partial(domains.label, spoken=False),
-            masses=domains.masses, threads=threads, progress=progress,
+            embedder=embedder, weight=weight, seed=seed, label=label or partial(built_in.label, spoken=False),
+            by_source=domains, masses=built_in.masses, threads=threads, progress=progress,
         )  # fmt: skip
+        by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}
+        for s in sources:
+            s |= {key: by_domain.get(s["source"], {}).get(key) for key in ("domain", "domain_share", "unsure")}
         del summary, frame
         fitted = scoring.learn(fitted)
         drawn = packing.pack_rows(
             fitted, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
             keep_personal_data=keep_personal_data, licences=licences, redistributable=redistributable,
-            progress=progress,
+            label=label, by_source=domains, progress=progress,
         )  # fmt: skip
         if progress:
             progress("write", 0, None)
@@ -344,13 +358,13 @@ def build(
 
 
 def _refuse_unknown_sources(
-    licences: Mapping[str, str], opened: Opened, pool: Sequence[str | os.PathLike[str]]
+    what: str, given: Mapping[str, str], opened: Opened, pool: Sequence[str | os.PathLike[str]]
 ) -> None:
-    """Raise UsageError for a licence of a source that is not there: a misspelling. Pools may name any source."""
+    """Raise UsageError for a source that is not there: a misspelling. Pools may name any source."""
     known = list(dict.fromkeys(s.source for s in opened.shards))
-    for source in licences:
+    for source in given:
         if source not in known and not pool:
-            raise UsageError(f"licence of {source!r}: no such source", hint=suggest(source, known))
+            raise UsageError(f"{what} of {source!r}: no such source", hint=suggest(source, known))
 
 
 def _holdout_recipe(held: Holdout, fraction: float, opened: Opened) -> dict[str, Any]:

@@ -218,7 +218,9 @@ def test_short_texts_leak_only_when_equal():
 
 @given(
     texts=st.lists(st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=14).map(" ".join), max_size=12),
-    candidates=st.lists(st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=14).map(" ".join), max_size=4),
+    candidates=st.lists(
+        st.lists(st.sampled_from(["ab", "cd", "ef", "gh", "ij"]), max_size=14).map(" ".join), max_size=4
+    ),
 )
 def test_texts_that_were_hashed_before_leak_the_same(texts, candidates):
     stored = leakage.Words(**leakage.hashed(texts), text=texts.__getitem__)
