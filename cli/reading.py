@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -164,7 +164,7 @@ def show_sources(talk: Talk, sources: list[dict[str, Any]]) -> None:
     rows = [
         [
             s["source"],
-            ", ".join(s.get("formats") or ()),
+            listed(s.get("formats") or ()),
             count(s.get("files")),
             count(s["rows"]),
             "(text)" if s.get("text_rows") and not s["tokens"] else count(s["tokens"]),
@@ -176,6 +176,15 @@ def show_sources(talk: Talk, sources: list[dict[str, Any]]) -> None:
         totals = [sum(s.get(k) or 0 for s in sources) for k in ("files", "rows", "tokens", "supervised_tokens")]
         rows.append(["all", "", *map(count, totals)])
     talk.table(["source", "format", ">files", ">rows", ">tokens", ">supervised"], rows, wide="source")
+
+
+def listed(formats: Sequence[str]) -> str:
+    """The first few, so that the numbers beside them keep their room."""
+    more = len(formats) - FORMATS
+    return ", ".join(formats[:FORMATS]) + (f", {more} more" if more > 0 else "")
+
+
+FORMATS = 3
 
 
 def show_tokenizer(talk: Talk, tokenizer: dict[str, Any] | None, template: dict[str, Any], *, ids: bool = True) -> None:
@@ -238,6 +247,7 @@ def show_account(talk: Talk, account: Iterable[Any]) -> None:
         talk.heading("lost")
         for a in failed[:SHOWN]:  # a path may be longer than a line: it stands alone, its reason below
             what = "whole file" if a.status == "failed" and not a.rows else some(a.rows_failed, "row")
+            what += f", and {a.rows_skipped:,} skipped" if a.rows_failed and a.rows_skipped else ""
             reasons = "; ".join(f"{r} ({n:,})" for r, n in sorted(a.row_reasons.items())) if a.rows_failed else ""
             talk.line(f"  {visible(a.path)}", paste=True)
             talk.pair("", f"{what}: {'; '.join(x for x in (a.reason, reasons) if x)}", width=4)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptkit import readers, workers
 from promptkit.conversation import Conversation, response_text
-from promptkit.errors import InputError
+from promptkit.errors import InputError, UsageError
 from promptkit.visible import visible
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ UNIT_FILES = 256
 PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source and container, for the evidence of tokenizer and template
 MAX_UNKNOWN_IDS = 0.001  # share of ids outside the table above which a file contradicts the tokenizer
 TRIES = 2  # of a shard whose worker died
+MAX_TOKENIZERS = 8  # of those that lie in a directory, tried where the first does not fit
 PROBE_SECONDS = 60.0  # without progress, until a probe gives a shard up
 POOL_BYTES = 8 << 20  # starting processes takes longer than reading less than this
 
@@ -143,10 +144,13 @@ def open_directory(
         seen = templates.detect(samples, found)
         evidence += seen.lines
         if not seen.tokenizer_ok:
-            raise InputError(
+            refused = InputError(
                 f"tokenizer {found.name} does not fit these shards: {seen.reason}\n  " + "\n  ".join(seen.lines),
                 hint="pass the target model's own tokenizer with --tokenizer",
             )
+            if tokenizer is not None:
+                raise refused
+            return _another_tokenizer(tree, found, refused, template, limits)
         template = template or seen.template
     if template is None and probes:
         evidence.append("no known chat template fits: turns are taken from loss-mask runs, else one block a row")
@@ -154,6 +158,23 @@ def open_directory(
         tree=tree, tokenizer=found, template=template, evidence=evidence, shards=tree.shards, limits=limits,
         probed_ids=has_ids,
     )  # fmt: skip
+
+
+def _another_tokenizer(
+    tree: readers.Tree, unfit: Tokenizer, refused: InputError, template: str | None, limits: readers.Limits
+) -> Opened:
+    """Open the directory with the next of its tokenizers that the evidence speaks for. Raises `refused` without one."""
+    for directory in tree.tokenizer_dirs[:MAX_TOKENIZERS]:
+        try:
+            opened = open_directory(
+                tree.root, tokenizer=os.path.join(tree.root, directory), template=template, limits=limits
+            )
+        except (InputError, UsageError):
+            continue
+        where = visible(directory)
+        opened.evidence.insert(0, f"tokenizer {unfit.name} does not fit; {where} holds another, which does")
+        return opened
+    raise refused
 
 
 # What parts documents in a stream of ids without an index. Ends of turns that are also ends of text come last: they are

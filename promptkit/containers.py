@@ -121,7 +121,8 @@ def _mask(
     for ids, mask in pairs:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])) == -1)
         n_runs += len(edges)
-        inside += sum(int(ids[e - 1]) in ends for e in edges.tolist())
+        # a newline behind it, or one id too far, is a usual slip
+        inside += sum(not ends.isdisjoint(ids[max(e - 2, 0) : e].tolist()) for e in edges.tolist())
         outside += sum(int(ids[e]) in ends for e in edges.tolist() if e < len(ids))
     share = sum(int(mask.sum()) for _, mask in pairs) / n_ids if n_ids else 0.0
     convention: str | None

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_tokenizers as tiny
 from conftest import EXAMPLES, ROOT, Command
 
 from promptkit import collect, frames, pipeline, readers, workers
 from promptkit.errors import InputError, UsageError
+from promptkit.tokenizers import load_tokenizer
 
 MIX = EXAMPLES / "training_mix"
 
@@ -250,6 +252,23 @@ def test_a_file_full_of_foreign_ids_is_failed_not_guessed(tmp_path: Path) -> Non
     assert entry.status == "failed"
     assert "250 of 250 ids" in entry.reason
     assert done.lossy
+
+
+def test_of_several_tokenizers_the_one_that_fits_is_used(tmp_path: Path) -> None:
+    """The nearest comes first; where the evidence speaks against it the others are tried, and that is said."""
+    words = ["zero", "one", "two", "three"]
+    good = tiny.write_kimi(tmp_path / "mix" / "z" / "model")
+    tokenizer = load_tokenizer(good)
+    tiny.write_tiktoken(tmp_path / "mix" / "other", {**tiny.CHATML, "[X]": 163_900})
+    text = "<|im_user|>user<|im_middle|>{}<|im_end|><|im_assistant|>assistant<|im_middle|><think></think>{}<|im_end|>"
+    rows = [tokenizer.encode_rendered(text.format(w, w[::-1])).tolist() for w in words * 10]
+    (tmp_path / "mix" / "a.jsonl").write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in rows))
+    opened = collect.open_directory(tmp_path / "mix")
+    assert opened.tokenizer is not None
+    assert opened.tokenizer.sha256 == tokenizer.sha256
+    assert any("z/model holds another" in line for line in opened.evidence)
+    with pytest.raises(InputError, match="does not fit"):
+        collect.open_directory(tmp_path / "mix", tokenizer=str(tmp_path / "mix" / "other"))
 
 
 def kill_at_the_third_shard(

@@ -412,3 +412,9 @@ def test_sums_match_over_a_whole_tree(tmp_path):
             account.count(item)
         total.update(rows=account.rows, failed=account.rows_failed, skipped=account.rows_skipped)
     assert total == {"rows": 6, "failed": 1, "skipped": 1}
+
+
+def test_what_is_packed_more_than_twice_is_failed_and_not_ignored(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bz2.compress(gzip.compress(b'{"text": "x"}\n'))))
+    (entry,) = find_shards(tmp_path).account
+    assert (entry.status, entry.reason) == ("failed", "packed more than twice: unpack it first")

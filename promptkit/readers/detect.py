@@ -86,6 +86,8 @@ def detect(path: Path, limits: Limits, told: str = "") -> Verdict:
             inner, rest = peek(unpack(kind, _chain(head, rest), limits), HEAD)
             if packing(inner) is not None:
                 inner, _ = peek(unpack(packing(inner) or "", rest, limits), HEAD)
+                if packing(inner) is not None:
+                    return Verdict(status="failed", reason="packed more than twice: unpack it first")
         except BadFile as error:
             inner, damage = b"", str(error)  # within its first bytes
         verdict = _detect(path, name, inner, None, limits)
