@@ -153,7 +153,8 @@ def _show_domains(talk: Talk, sources: list[dict[str, Any]]) -> None:
     rows = [
         [s["source"], s["domain"], f"{s['domain_share']:.0%}", f"{s['unsure']:.0%}"] for s in sources if s.get("domain")
     ]
-    talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
+    if rows:
+        talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
 
 
 def _show_seen(talk: Talk, built: Any) -> None:

@@ -81,13 +81,15 @@ class Talk:
         body = {"schema_version": SCHEMA_VERSION, **value}
         sys.stdout.write(json.dumps(plain(body), ensure_ascii=True, allow_nan=False, indent=2) + "\n")
 
-    def _print(self, what: Any, *, stderr: bool = False, soft_wrap: bool = False) -> None:
+    def _print(self, what: Any, *, stderr: bool = False, soft_wrap: bool = False, trim: bool = False) -> None:
         """Render with rich, write ourselves: rich pads lines with blanks, and exits on a closed pipe."""
         console = self._console(stderr)
         with console.capture() as rendered:
             console.print(what, soft_wrap=soft_wrap)
-        lines = rendered.get().split("\n")
-        (sys.stderr if stderr else sys.stdout).write("\n".join(x.rstrip(" ") for x in lines))
+        lines = [x.rstrip(" ") for x in rendered.get().split("\n")]
+        if trim:  # rich frames a table with empty lines
+            lines = [*"\n".join(lines).strip("\n").split("\n"), ""]
+        (sys.stderr if stderr else sys.stdout).write("\n".join(lines))
 
     def line(self, text: object = "", style: str = "", *, paste: bool = False) -> None:
         """Print a paragraph of our own words; `paste` keeps a command or a path on one line."""
@@ -120,7 +122,8 @@ class Talk:
         cells = [[visible(cell) for cell in row] for row in rows]
         names = [column.lstrip(">") for column in columns]
         widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-        room = console.width - sum(w + 2 for w, name in zip(widths, names, strict=True) if name != wide)
+        gap = 3 if console.is_terminal else 1  # as `_table` sets columns apart
+        room = console.width - sum(w + gap for w, name in zip(widths, names, strict=True) if name != wide) - gap - 1
         for column, name in zip(columns, names, strict=True):
             table.add_column(
                 Text(name),
@@ -131,7 +134,7 @@ class Talk:
             )
         for row in cells:
             table.add_row(*map(Text, row))
-        self._print(table)
+        self._print(table, trim=True)
 
     def bar(self, share: float, top: float, width: int = 16) -> str:
         """Return a bar of `share` on a scale that ends at `top`."""
@@ -226,7 +229,9 @@ class Progress:
             self._draw(stage, done, total)
             return
         now = time.monotonic()
-        if now - self.spoke >= self.EVERY_SECONDS:
+        new = stage != self.stage and now - self.started >= 1  # a log says what is going on before it looks stuck
+        self.stage = stage
+        if new or now - self.spoke >= self.EVERY_SECONDS:
             self.spoke = now
             of = f" of {total:,}" if total else ""
             self.talk.say(f"{stage}: {done:,}{of} ({now - self.started:.0f} s)")

@@ -52,6 +52,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
     metavar="FORMAT",
     help="yaml, jsonl, json, csv, tsv, txt, parquet, arrow or py; default: by content.",
 )
+@click.option("--column", metavar="FIELD", help="The field that holds the prompt, where it has an unusual name.")
 @click.option(
     "--response", metavar="FIELD", help="The field that holds a model's answers, where it has an unusual name."
 )
@@ -79,8 +80,8 @@ A gate that fails, or whose value does not exist, exits 3.""",
 @shared
 def score_command(
     talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
-    response: str | None, weights: str | None, sample: int | None, seed: int, draws: int, weight: str | None,
-    labeller: str | None, **limits: float | None,
+    column: str | None, response: str | None, weights: str | None, sample: int | None, seed: int, draws: int,
+    weight: str | None, labeller: str | None, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
     # What a score makes lives until its end; looking for garbage in it again and again is a tenth of a cold run.
@@ -104,7 +105,9 @@ def score_command(
             drawn = draw(prompts, size=sample or SAMPLE, seed=seed, progress=progress)
     elif sample is not None:
         raise UsageError(f"--sample {sample}: {prompts} is no training directory", hint="leave it out: all are scored")
-    candidates = drawn.prompts if drawn else read_candidates(prompts, fmt=fmt, response=response, weights=weights)
+    candidates = (
+        drawn.prompts if drawn else read_candidates(prompts, fmt=fmt, column=column, response=response, weights=weights)
+    )
     if not drawn:
         say_what_was_read(talk, candidates, prompts)
     with Progress(talk) as progress:

@@ -25,6 +25,8 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +56,24 @@ CONTAINER_KEYS = (
 
 
 def read_candidates(
-    path: str | Path, *, fmt: str | None = None, response: str | None = None, weights: str | None = None
+    path: str | Path,
+    *,
+    fmt: str | None = None,
+    column: str | None = None,
+    response: str | None = None,
+    weights: str | None = None,
 ) -> list[Prompt]:
     """Return the prompts of a file, a pack directory or standard input ("-"), in file order.
 
     `fmt` names the format where it should not be guessed: yaml, json, jsonl, csv, tsv, txt, parquet, arrow, py.
+    `column` names the field or column that holds the prompt (a text, or a list of messages) where it is none of the
+    usual ones; then no other is looked at.
     `response` names the field that holds a model's answer where it is none of the usual ones, `weights` the field that
     says how much a prompt counts (`weight` where there is one, else 1): how often a benchmark runs it.
     A row without an id gets the hash of its content (`#2`, ... on repeats); given ids must be unique.
     """
     where = Path(path)
-    if str(path) != "-" and fmt is None and response is None and weights is None:
+    if str(path) != "-" and fmt is None and column is None and response is None and weights is None:
         pack = _pack(where)
         if pack is not None:
             return pack
@@ -72,13 +81,30 @@ def read_candidates(
     if not raw.strip(b" \t\r\n\0"):
         raise InputError(f"{name}: empty file, no prompts", hint="write one prompt a line, or a YAML list of prompts")
     kind = fmt or _sniff(where.name, raw)
-    rows = resolve("candidate format", kind, FORMATS)(raw, name, where)
+    read = resolve("candidate format", kind, FORMATS)
+    if column is not None and kind in ("csv", "tsv"):
+        read = partial(_from_csv, mark="\t" if kind == "tsv" else ",", column=column)
+    rows = read(raw, name, where)
+    if column is not None:
+        rows = [_from_column(row, name, column) for row in rows]
     wrong: type[PromptkitError] = UsageError if kind in ("yaml", "py") else InputError
     if response is not None and not any(isinstance(r.value, Mapping) and response in r.value for r in rows):
         raise UsageError(f"{name}: no row has a field {response!r}", hint="name the field that holds the answers")
     if weights is not None:
         rows = _weighed(rows, name, weights)
     return _prompts(rows, name, Path(name).name, wrong, (response,) if response else RESPONSE_KEYS)
+
+
+def _from_column(row: Row, name: str, column: str) -> Row:
+    fields = row.value if isinstance(row.value, Mapping) else {}
+    value = fields.get(column, fields.get(column.lower()))  # the columns of a CSV file are in lower case here
+    if value is None:
+        near = difflib.get_close_matches(column, [str(k) for k in fields], n=1)
+        known = ", ".join(cut(str(k), 30) for k in list(fields)[:8]) or "nothing"
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"{name}, {row.place}: no field {column!r}", hint=f"{guess}it has {known}")
+    rest = {k: v for k, v in fields.items() if k not in (*PROMPT_KEYS, *MESSAGE_KEYS, "turns")}
+    return replace(row, value={**rest, "messages" if isinstance(value, list) else "prompt": value})
 
 
 def _weighed(rows: list[Row], name: str, field: str) -> list[Row]:
@@ -312,7 +338,7 @@ def _from_txt(raw: bytes, name: str, path: Path) -> list[Row]:
     return rows
 
 
-def _from_csv(raw: bytes, name: str, path: Path, mark: str = ",") -> list[Row]:
+def _from_csv(raw: bytes, name: str, path: Path, mark: str = ",", column: str = "") -> list[Row]:
     import csv
     import io
 
@@ -338,7 +364,7 @@ def _from_csv(raw: bytes, name: str, path: Path, mark: str = ",") -> list[Row]:
     twice = next((c for i, c in enumerate(lower) if c and c in lower[:i]), None)
     if twice is not None:
         raise InputError(f"{name}, line 1: column {cut(twice)} twice", hint="rename one of the two")
-    known = {*PROMPT_KEYS, *MESSAGE_KEYS, "turns", "prompt_0"}
+    known = {*PROMPT_KEYS, *MESSAGE_KEYS, "turns", "prompt_0", column.lower()}
     if not known & set(lower):
         rest = [i for i, c in enumerate(lower) if not c.startswith("__")]  # promptfoo's own columns
         if lower[rest[0]] in ("prompts", "questions") if len(rest) == 1 else False:
@@ -347,7 +373,7 @@ def _from_csv(raw: bytes, name: str, path: Path, mark: str = ",") -> list[Row]:
             columns = ", ".join(cut(c, 30) for c in header[:8])
             raise InputError(
                 f"{name}, line 1: no prompt column among {columns}",
-                hint="name one of them prompt (or give the file as .txt: one prompt a line)",
+                hint="name one with --column (or give the file as .txt: one prompt a line)",
             )
     out: list[Row] = []
     for line, cells in rows[1:]:

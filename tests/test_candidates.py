@@ -541,3 +541,21 @@ def test_real_prompt_files_are_read_whole(source):
     path = SHARED / "data" / source / f"{source}.jsonl"
     rows = path.read_text().count("\n")
     assert len(read_candidates(path)) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "n,Ask,prompt\n1,Fix it,other\n"),
+        ("a.tsv", "n\tAsk\n1\tFix it\n"),
+        ("a.jsonl", '{"n": 1, "Ask": "Fix it", "prompt": "other"}\n'),
+        ("a.json", '[{"Ask": [{"role": "user", "content": "Fix it"}]}]'),
+    ],
+)
+def test_the_prompt_column_can_be_named(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    (prompt,) = read_candidates(tmp_path / name, column="Ask")
+    assert [m["content"] for m in prompt.messages] == ["Fix it"]
+    with pytest.raises(PromptkitError, match=r"no (field|prompt column)") as caught:
+        read_candidates(tmp_path / name, column="Akk")
+    assert "ask" in f"{caught.value} {caught.value.hint}".lower()
