@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from test_readers import good, reasons
 
+from promptkit.pipeline import detokenize, inspect
 from promptkit.readers import find_shards, read
 
 ROWS = [([5, 6, 7], [0, 0, 1]), ([0, 163586, 9, 9], [0, 1, 1, 0]), ([1], [1])]
@@ -138,3 +140,129 @@ def test_datasets_prepared_by_trainers(tmp_path):
         assert [r.row for r in records] == [0, 1, 2, 3]
         attended = [(r.ids[r.attention].tolist(), r.mask[r.attention].astype(int).tolist()) for r in records]
         assert attended == expected * 2
+
+
+# ---- trainers' own preparation of data, with a tokenizer of bytes and ChatML's markers
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TALKS = [
+    [{"role": "user", "content": "Grüße 🙂 你好"}, {"role": "assistant", "content": "Ho"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"},
+     {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"}],
+]  # fmt: skip
+
+
+def fast_tokenizer(folder):
+    """A transformers tokenizer, saved where promptkit finds it."""
+    transformers = library("transformers")
+    parts = library("tokenizers")
+    vocabulary = {c: i for i, c in enumerate(sorted(parts.pre_tokenizers.ByteLevel.alphabet()))}
+    bpe = parts.Tokenizer(parts.models.BPE(vocabulary, []))
+    bpe.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = parts.decoders.ByteLevel()
+    bpe.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML
+    )
+    fast.save_pretrained(folder)
+    return fast
+
+
+def recovered(root, out):
+    detokenize(root, out, processes=1)
+    return [json.loads(line)["messages"] for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+def flat(row, field):
+    return np.asarray(row[field]).reshape(-1).tolist()
+
+
+def supervised(row):
+    return [int(label != -100) for label in flat(row, "labels")]
+
+
+def test_specforge_prepares_its_cache(tmp_path):
+    """`build_eagle3_dataset`: an Arrow stream called .pkl, rows shuffled, a default system turn put in."""
+    prepare = library("specforge.data.preprocessing")
+    datasets = library("datasets")
+    tokenizer = fast_tokenizer(tmp_path / "mix" / "tokenizer")
+    rows = datasets.Dataset.from_list([{"id": str(k), "conversations": c} for k, c in enumerate(TALKS)])
+    written = prepare.build_eagle3_dataset(
+        rows, tokenizer, chat_template="qwen", max_length=512, num_proc=1, cache_key="k",
+        cache_dir=str(tmp_path / "mix" / "processed_dataset"),
+    )  # fmt: skip
+    assert [p.name for p in (tmp_path / "mix" / "processed_dataset").iterdir()] == ["k.pkl"]
+    expected = [(flat(row, "input_ids"), flat(row, "loss_mask")) for row in written]
+    assert ids_and_masks(all_rows(tmp_path / "mix")) == expected
+    default = [{"role": "system", "content": "You are a helpful assistant."}, *TALKS[0]]
+    assert sorted(recovered(tmp_path / "mix", tmp_path / "o.jsonl"), key=len) == [default, TALKS[1]]
+    (container,) = inspect(tmp_path / "mix", processes=1).containers
+    assert container["mask"]["convention"] == "end of turn included"
+
+
+def test_speculators_prepares_growing_prefixes(tmp_path, monkeypatch):
+    """`build_speculator_training_dataset`, its call to a vLLM server for the template replaced by the tokenizer's own."""
+    prepare = library("speculators.data_generation.preprocessing")
+    datasets = library("datasets")
+    tokenizer = fast_tokenizer(tmp_path / "mix" / "tokenizer")
+
+    def render(server, messages, *, add_generation_prompt, truncate_prompt_tokens, **_):
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
+        )
+        return ids[:truncate_prompt_tokens]
+
+    monkeypatch.setattr(prepare, "render_conversation", render)
+    rows = datasets.Dataset.from_list(
+        [{"conversations": [{"from": m["role"], "value": m["content"]} for m in c]} for c in TALKS]
+    )
+    written = prepare.build_speculator_training_dataset(
+        rows, tokenizer, max_length=512, num_proc=1, render_endpoint="http://none.invalid"
+    )
+    written.save_to_disk(str(tmp_path / "mix" / "prepared"))
+    counts = library("speculators.train.vocab_mapping")
+    counts.save_token_frequency_distribution(written, tmp_path / "mix" / "prepared" / "token_freq.pt")
+    expected = [(flat(row, "input_ids"), flat(row, "loss_mask")) for row in written]
+    tree = find_shards(tmp_path / "mix")
+    records = [r for shard in tree.shards if shard.format != "torch" for r in read(tree.root, shard)]
+    assert ids_and_masks(records) == expected
+    assert recovered(tmp_path / "mix", tmp_path / "o.jsonl") == [TALKS[0], TALKS[1][:3], TALKS[1]]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_llamafactory_prepares_rows_and_packs_them(packed, tmp_path, monkeypatch):
+    """`get_dataset` with `tokenized_path`, with and without `neat_packing`."""
+    monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")  # of its pins; what it writes is what is asked here
+    data, hparams = library("llamafactory.data"), library("llamafactory.hparams")
+    datasets, transformers = library("datasets"), library("transformers")
+    tokenizer = fast_tokenizer(tmp_path / "mix" / "tokenizer")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.json").write_text(json.dumps([{"messages": c} for c in TALKS]))
+    tags = {f"{role}_tag": role for role in ("role", "content", "user", "assistant", "system")}
+    described = {"file_name": "a.json", "formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": tags}
+    (source / "dataset_info.json").write_text(json.dumps({"a": described}))
+    where = str(tmp_path / "mix" / "prepared")
+    arguments = hparams.DataArguments(
+        dataset="a", dataset_dir=str(source), template="chatml", cutoff_len=512, tokenized_path=where, packing=packed,
+        neat_packing=packed, overwrite_cache=True,
+    )  # fmt: skip
+    template = data.get_template_and_fix_tokenizer(tokenizer, arguments)
+    training = transformers.Seq2SeqTrainingArguments(output_dir=str(tmp_path / "o"), do_train=True, use_cpu=True)
+    model = hparams.ModelArguments(model_name_or_path=str(tmp_path / "mix" / "tokenizer"))
+    with contextlib.suppress(SystemExit):  # of some versions: what is written is for the next run
+        data.get_dataset(template, model, arguments, training, stage="sft", tokenizer=tokenizer)
+    written = datasets.load_from_disk(where)["train"]
+    records = all_rows(tmp_path / "mix")
+    if packed:
+        assert len(written) == 1
+        ids = [i for r in records for i in r.ids[r.attention].tolist()]
+        whole = sum(map(bool, written[0]["attention_mask"]))
+        assert ids == written[0]["input_ids"][:whole]
+    else:
+        assert ids_and_masks(records) == [(flat(row, "input_ids"), supervised(row)) for row in written]
+    got = recovered(tmp_path / "mix", tmp_path / "o.jsonl")
+    assert sorted(got, key=len) == TALKS
