@@ -821,62 +821,6 @@ def _advice(found: _Set) -> str | None:
     return f"to call this set {within} takes about {max(needed, found.n + 1):,} prompts like these"
 
 
-# ------------------------------------------------------------------------------------------------- two sets, one mix
-
-
-def compare(
-    first: str | Path | Iterable[Any],
-    second: str | Path | Iterable[Any],
-    reference: Reference | str | Path,
-    *,
-    paired: bool = False,
-    seed: int = 0,
-    draws: int = 1999,
-) -> Comparison:
-    """Return which of two sets of prompts lies nearer to the mix, and whether that is more than chance.
-
-    The statistic is the difference of their unbiased MMD^2 to the mix; under the null prompts are dealt to the two sets
-    anew, or swapped within pairs where prompt i of the one is a version of prompt i of the other (`paired`). Two
-    versions of a pack share most prompts, which a paired test makes use of.
-    """
-    from threadpoolctl import threadpool_limits
-
-    if isinstance(reference, str | Path):
-        from promptkit.reference import load_reference
-
-        reference = load_reference(reference)
-    sets = [[opening(p.messages) for p in as_prompts(s)] for s in (first, second)]
-    if min(map(len, sets)) < 2:
-        raise InputError("comparison of two sets: each needs two prompts at least")
-    with threadpool_limits(1):
-        rows, names, _ = _mix_rows(reference, reference.weight, [])
-        fit, held = _split(reference)
-        mix = Mix(
-            rows.take(fit), rows.take(held) if len(held) else rows.take(fit),
-            cluster_shares=np.ones(len(reference.centroids)), domain_shares=np.ones(len(names)),
-        )  # fmt: skip
-        mean, within = mix.mean[: mix.width], mix.within[0]
-        F, G = (mix.features(checked(reference.embed(s)))[:, : mix.width].astype(np.float64) for s in sets)
-
-        def distance2(rows: NDArray[Any]) -> float:
-            n, m = len(rows), rows.mean(axis=0)
-            return (n * float(m @ m) - 1.0) / (n - 1) + within - 2.0 * float(m @ mean)
-
-        test = inference.compare_sets(F, G, distance2, paired=paired, draws=draws, rng=seed)
-        ends = [math.sqrt(max(0.0, distance2(rows))) for rows in (F, G)]
-    return Comparison(ends[0], ends[1], test.p_value, test.null)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two sets against one mix: the excess of each (unbiased MMD, 0 where negative) and the p-value of a difference."""
-
-    first: float
-    second: float
-    p_value: float
-    null: NDArray[np.float64] = field(repr=False, compare=False)
-
-
 # ------------------------------------------------------------------------------------------------------ small parts
 
 

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from promptkit import inference
-from promptkit.comparison import Mix
 from promptkit.conversation import Prompt, opening
 from promptkit.errors import InputError, UsageError
-from promptkit.scoring import MIN_DRAWS, Score, _mix_rows, _split, as_prompts, score
+from promptkit.scoring import MIN_DRAWS, Score, _mix, _mix_rows, as_prompts, score
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from promptkit.comparison import Mix
     from promptkit.inference import Floats
     from promptkit.reference import Reference
 
@@ -106,13 +106,14 @@ def trend(
             raise InputError(f"{name}: {len(own)} prompt, too few to compare", hint="a set needs two prompts at least")
     scores = [score(own, reference, seed=seed, draws=draws) for own in prompts]
     with threadpool_limits(1):
-        mix = _mix(reference)
+        rows, domains, _ = _mix_rows(reference, reference.weight, [])
+        mix = _mix(reference, rows, domains, reference.weight, seed)
         tables = [_table(own, scored, reference, mix) for own, scored in zip(prompts, scores, strict=True)]
         mean, within, width = mix.mean[: mix.width], mix.within[0], mix.width
 
-        def distance2(rows: NDArray[Any]) -> float:
-            w = rows[:, -1] / rows[:, -1].sum()
-            m, squares = w @ rows[:, :width], float(w @ w)
+        def distance2(lines: NDArray[Any]) -> float:
+            w = lines[:, -1] / lines[:, -1].sum()
+            m, squares = w @ lines[:, :width], float(w @ w)
             return (float(m @ m) - squares) / (1.0 - squares) + within - 2.0 * float(m @ mean)
 
         whole = list(zip(prompts, tables, scores, strict=True))
@@ -135,16 +136,6 @@ def versions(path: str | Path) -> list[Path]:
         except UsageError:
             continue
     return [folder for _, folder in sorted(found)] or [Path(path)]
-
-
-def _mix(reference: Reference) -> Mix:
-    """Return the mix for its distances alone; shares of clusters and domains play no part."""
-    rows, names, _ = _mix_rows(reference, reference.weight, [])
-    fit, held = _split(reference)
-    return Mix(
-        rows.take(fit), rows.take(held) if len(held) else rows.take(fit),
-        cluster_shares=np.ones(len(reference.centroids)), domain_shares=np.ones(len(names)),
-    )  # fmt: skip
 
 
 def _table(prompts: list[Prompt], scored: Score, reference: Reference, mix: Mix) -> Floats:

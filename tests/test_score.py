@@ -10,6 +10,7 @@ import types
 import numpy as np
 import polars as pl
 import pytest
+from conftest import ROOT
 
 from promptkit import conversation, reference, scoring
 from promptkit.comparison import ALPHA, Rows
@@ -304,6 +305,26 @@ def test_a_prompt_scores_the_same_alone_in_ten_and_in_a_thousand(ref):
         alone = scoring.score([prompt], ref, draws=99).prompts
         for name in OWN:
             assert alone[name].to_list()[0] == ten[name].to_list()[i] == big[name].to_list()[i], name
+
+
+def test_so_do_real_prompts_against_a_built_reference(example_build):
+    """1,000 real prompts of 37 sources, with the tokenizer, labeller and files of a build."""
+    data = ROOT.parent / "shared" / "data"
+    if not data.is_dir():
+        pytest.skip(f"no shared prompts at {data.name}")
+    from promptkit.candidates import read_candidates
+    from promptkit.reference import load_reference
+
+    files = [sorted(d.glob("*.jsonl"))[:1] for d in sorted(data.iterdir()) if d.is_dir()]
+    pool = [p for (f,) in filter(None, files) for p in read_candidates(f)[:40]][:1000]
+    built = load_reference(example_build / "reference")
+    ten = pool[3::100]
+    crowd = scoring.score(pool, built, draws=99).prompts
+    few = scoring.score(ten, built, draws=99).prompts
+    for i, prompt in enumerate(ten):
+        alone = scoring.score([prompt], built, draws=99).prompts
+        for name in OWN:
+            assert alone[name].to_list()[0] == few[name].to_list()[i] == crowd[name].to_list()[3 + 100 * i], name
 
 
 def test_the_order_of_prompts_changes_nothing_about_the_set(ref):
@@ -611,30 +632,6 @@ def test_what_is_compared_is_the_opening(ref):
     default = [{"role": "system", "content": sorted(conversation.DEFAULT_SYSTEMS)[0]}, opening]
     found = scoring.score([[opening], more, default], ref, draws=99).prompts
     assert found["typicality"].n_unique() == 1
-
-
-# ---------------------------------------------------------------------------------------------- two sets
-
-
-def test_two_sets_are_compared_by_their_distance_to_the_mix(ref):
-    near, also_near, far = texts(40, 90), texts(40, 91), texts(40, 92, ("shell",))
-    apart = scoring.compare(near, far, ref, draws=199)
-    assert apart.p_value < 0.05
-    assert apart.first < apart.second
-    assert apart.second == pytest.approx(scoring.score(far, ref, draws=99).excess, abs=0.03)
-    assert scoring.compare(near, also_near, ref, draws=199).p_value > 0.05
-
-
-def test_a_pack_with_a_few_prompts_swapped_is_compared_in_pairs(ref):
-    old = texts(40, 93)
-    new = old[:30] + texts(10, 94, ("trivia", "translate"))
-    paired = scoring.compare(old, new, ref, paired=True, draws=499)
-    assert paired.p_value < 0.05
-    assert scoring.compare(old, old, ref, paired=True, draws=99).p_value == 1.0
-    with pytest.raises(InputError, match="40 and 39 rows"):
-        scoring.compare(old, new[1:], ref, paired=True)
-    with pytest.raises(InputError, match="two prompts at least"):
-        scoring.compare(old, new[:1], ref)
 
 
 def test_alpha_is_where_belonging_ends():
