@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,3 +267,63 @@ def test_llamafactory_prepares_rows_and_packs_them(packed, tmp_path, monkeypatch
         assert ids_and_masks(records) == [(flat(row, "input_ids"), supervised(row)) for row in written]
     got = recovered(tmp_path / "mix", tmp_path / "o.jsonl")
     assert sorted(got, key=len) == TALKS
+
+
+def test_axolotl_prepares_rows(tmp_path):
+    """Its chat template strategy, its tokenizing of a data set, and how it saves what is prepared."""
+    strategies = library("axolotl.prompt_strategies.chat_template")
+    wrap = library("axolotl.datasets").wrap_dataset_for_tokenized_prompt
+    save = library("axolotl.utils.data.shared").save_preprocessed_dataset
+    settings = library("axolotl.utils.dict").DictDefault
+    datasets = library("datasets")
+    tokenizer = fast_tokenizer(tmp_path / "mix" / "tokenizer")
+    names = {"role": "role", "content": "content"}
+    prompter = strategies.ChatTemplatePrompter(tokenizer, CHATML, message_property_mappings=names)
+    strategy = strategies.ChatTemplateStrategy(
+        prompter,
+        tokenizer=tokenizer,
+        train_on_inputs=False,
+        sequence_len=512,
+        roles_to_train=["assistant"],
+        train_on_eos="turn",
+    )
+    prepared = wrap(strategy, datasets.Dataset.from_list([{"messages": c} for c in TALKS]))
+    where = str(tmp_path / "mix" / "last_run_prepared")
+    save(settings(dataset_prepared_path=where, is_preprocess=True, dataset_processes=1), prepared, "0123", "train")
+    expected = [(flat(row, "input_ids"), supervised(row)) for row in prepared]
+    assert ids_and_masks(all_rows(tmp_path / "mix")) == expected
+    assert recovered(tmp_path / "mix", tmp_path / "o.jsonl") == TALKS
+
+
+MISTRAL_FILES = [
+    ("v3", "mistral_instruct_tokenizer_240323.model.v3"),
+    ("v7", "mistral_instruct_tokenizer_241114.model.v7"),
+    ("v3", "tekken_240718.json"),
+]
+
+
+@pytest.mark.parametrize(("version", "file"), MISTRAL_FILES)
+def test_conversations_that_mistral_encodes(version, file, tmp_path):
+    """Calls with their ids, results, and declared tools before the last question, as `mistral-common` writes them."""
+    mistral = library("mistral_common.tokens.tokenizers.mistral").MistralTokenizer
+    request = library("mistral_common.protocol.instruct.request").ChatCompletionRequest
+    folder = Path(importlib.import_module("mistral_common").__file__).parent / "data"
+    call = {"id": "VvvODy9mT", "type": "function", "function": {"name": "ls", "arguments": '{"p": "."}'}}
+    tool = {"type": "function", "function": {"name": "ls", "description": "List.", "parameters": {"type": "object"}}}
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "a.py", "tool_call_id": "VvvODy9mT"},
+        {"role": "assistant", "content": "Done"},
+        {"role": "user", "content": "More 你好"},
+    ]
+    encoded = getattr(mistral, version)(**({"is_tekken": True} if "tekken" in file else {}))
+    ids = encoded.encode_chat_completion(request.model_validate({"messages": messages, "tools": [tool]})).tokens
+    target = tmp_path / "mix" / ("tekken.json" if "tekken" in file else "tokenizer.model")
+    target.parent.mkdir()
+    target.write_bytes((folder / file).read_bytes())
+    (tmp_path / "mix" / "a.jsonl").write_text((json.dumps({"input_ids": ids}) + "\n") * 8)
+    detokenize(tmp_path / "mix", tmp_path / "o.jsonl", processes=1)
+    row = json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert row["messages"] == messages
+    assert row["tools"] == [tool]
