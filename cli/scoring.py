@@ -265,10 +265,13 @@ def _show_one(talk: Talk, p: dict[str, Any]) -> None:
         ("typicality", number(p.get("typicality")), "share of the mix that is no more typical"),
         ("closeness", number(p.get("closeness")), "mean cosine to the 10 nearest prompts of the mix"),
         ("bits", number(p.get("cross_entropy")), "per token, under a model of the mix"),
+        ("tokens", count(p.get("n_tokens")), f"longer than {percent(p.get('length_percentile'))} of the mix"),
         ("domain", p.get("domain") or "-", ""),
         ("nearest", number(p.get("nearest_similarity")), snippet(nearest["text"], 50) if nearest else ""),
     ):
         talk.pair(name, f"{value}   {note}".rstrip())
+    for said in p.get("outliers") or ():
+        talk.line(f"odd: {said}", "yellow")
     if p.get("leaked") is True:
         talk.line("leaked: it is in the training mix, or nearly so", "yellow")
 
@@ -383,7 +386,7 @@ def _show_structure(talk: Talk, v: dict[str, Any], texts: list[str]) -> None:
     """Print lengths, turns and tools where they differ from the mix's, and the prompts that stand out by them."""
     rows = v.get("prompts") or []
     off = [s for s in v.get("structure") or [] if is_number(s.get("p_value")) and s["p_value"] < 0.05]
-    odd = [p for p in rows if p.get("outliers")]
+    odd = [p for p in rows if p.get("outliers")] if len(rows) > 1 else []
     if not off and not odd:
         return
     talk.heading("length and structure")

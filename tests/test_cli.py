@@ -246,6 +246,12 @@ def test_one_prompt_shows_its_own_values(run, scored):
     assert "closeness  0.32" in out
     assert "Implement a B-tree in Python." in out
     assert "leaked: it is" in out
+    assert "tokens     10   longer than 1.0 % of the mix" in out
+    assert "odd" not in out
+    scored.changes.update(
+        prompts=[{**score_json()["prompts"][2], "outliers": ["9 user turns, more than all of the mix"]}]
+    )
+    assert "odd: 9 user turns, more than all of the mix" in run("score", "one.yaml").out
     assert "fidelity" not in out
 
 
