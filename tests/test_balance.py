@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import t
 
-from promptkit.balance import NOISE, Side, balance, estimate, linearised, plain
+from promptkit.balance import NOISE, Balance, Side, balance, estimate, linearised, plain
 
 
 def side(n: int, shares: list[float], rng: np.random.Generator, *, d: int = 6) -> Side:
@@ -89,6 +89,41 @@ def test_estimate_is_nearer_and_its_interval_honest_where_strata_matter(shares: 
     assert np.mean(better) >= 0.9
     assert 0.9 <= np.mean(inside) <= 0.995
     assert np.mean(inside_plain) < 0.8
+
+
+def halves(n: int, first: float, rng: np.random.Generator) -> tuple[Side, np.ndarray]:
+    """Rows whose half no cluster and no domain tells, and whose vectors tell it with noise; and that half."""
+    rows, half = side(n, [0.2, 0.3, 0.5], rng), (rng.random(n) > first).astype(np.int64)
+    X = np.eye(6)[rows.clusters] + np.eye(6)[3 + half] + rng.normal(0, 0.3, (n, 6))
+    return Side(rows.clusters, rows.domains, X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(n)), half
+
+
+def test_interval_widens_where_the_set_was_off_in_what_labels_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One half is 85 % of the prompts and 50 % of the mix; its effect is twice the noise."""
+    rng = np.random.default_rng(9)
+    mix, mix_half = halves(2000, 0.5, rng)
+    effect = np.array([2.0, 3.0, 5.0])
+    truth = float((effect[mix.clusters] + mix_half).mean())
+    inside, without = [], []
+    for _ in range(60):
+        prompts, half = halves(60, 0.85, rng)
+        found, y = balance(prompts, mix), effect[prompts.clusters] + half + rng.normal(0, 0.5, 60)
+        for seen in (inside, without):
+            with monkeypatch.context() as patch:
+                if seen is without:
+                    patch.setattr(Balance, "hidden", 0.0)
+                got = estimate(found, y)
+            seen.append(got.low <= truth <= got.high)
+    assert np.mean(inside) >= 0.85
+    assert np.mean(without) < 0.8
+
+
+def test_a_draw_of_the_mix_hides_nothing_beyond_chance() -> None:
+    rng = np.random.default_rng(10)
+    mix, _ = halves(2000, 0.5, rng)
+    draws = [balance(halves(100, 0.5, rng)[0], mix).hidden for _ in range(20)]
+    off = [balance(halves(100, 0.85, rng)[0], mix).hidden for _ in range(20)]
+    assert np.mean(draws) < 0.1 * np.mean(off)
 
 
 def test_interval_of_a_plain_mean_is_students() -> None:
