@@ -30,7 +30,7 @@ SEED = click.IntRange(0, 2**32 - 1)
 COMMANDS = {  # name -> module that defines it; loaded when needed, so that --help of one costs that one
     "inspect": "reading", "detokenize": "reading", "build": "building", "score": "scoring", "compare": "comparing",
     "export": "exporting", "reweight": "reweighting", "verify": "packs", "diff": "packs", "list": "packs",
-    "report": "packs", "doctor": "doctor",
+    "report": "packs", "merge": "building", "doctor": "doctor",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`promptkit build`."""
+"""`promptkit build` and `promptkit merge`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,17 @@ from promptkit.errors import UsageError
 from promptkit.visible import number, p_value
 
 from .app import SEED, shared
-from .console import Progress, Talk, some
-from .reading import lost, reading_options, show_account, show_sources
+from .console import Progress, Talk, shell, some
+from .reading import CAPS, lost, reading_options, show_account, show_sources
+
+
+def _worker(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    index, _slash, n = value.partition("/")
+    if not (index.isdecimal() and n.isdecimal() and int(index) < int(n)):
+        raise UsageError(f"--worker {value}: not I/N with I from 0 to N - 1", hint="the first of eight is 0/8")
+    return int(index), int(n)
 
 
 def _licences(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -40,7 +49,8 @@ def _by_source(option: str, what: str, example: str, pairs: tuple[str, ...]) -> 
 Examples:
   promptkit build --from /data/eagle3/synth_100k
   promptkit build --from /data/mix --pool heldout.jsonl --size 500 --name coding
-  promptkit build --from /data/mix --holdout 0.02 --name unseen""",
+  promptkit build --from /data/mix --holdout 0.02 --name unseen
+  promptkit build --from /data/mix --worker 0/8 --parts /shared/parts""",
 )
 @click.option("--from", "root", required=True, metavar="DIR", help="The training directory.")
 @click.option(
@@ -99,17 +109,101 @@ Examples:
 @click.option("--redistributable", is_flag=True, help="Take rows that may not be shared out of the pack.")
 @click.option("--strict", is_flag=True, help="Write nothing when more is lost than allowed.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="For tokenizing.")
+@click.option("--parts", metavar="DIR", help="Keep what was read of each shard here, and do not read it again.")
+@click.option("--resume", is_flag=True, help="The same, in OUT/parts: a build that was stopped goes on where it was.")
+@click.option("--worker", metavar="I/N", callback=_worker, help="Only read the I-th of N shares (from 0) into --parts.")
+@click.option("--verify-source", is_flag=True, help="With --worker: hash whole files instead of trusting their times.")
 @reading_options
 @shared
-def build_command(talk: Talk, root: str, out: str, pool: tuple[str, ...], **options: Any) -> int:
+def build_command(
+    talk: Talk, root: str, out: str, pool: tuple[str, ...], parts: str | None, resume: bool,
+    worker: tuple[int, int] | None, verify_source: bool, **options: Any,
+) -> int:  # fmt: skip
     """Read a training directory; write its reference, a representative prompt pack and a report.
 
-    A run that loses files or rows builds from what is good, prints the account and exits 4.
+    A run that loses files or rows builds from what is good, prints the account and exits 4. With --worker it only
+    reads its share; when all workers are done, `promptkit merge` builds.
+    """
+    from promptkit import pipeline
+
+    if resume and parts:
+        raise UsageError("--resume and --parts together", hint="--parts alone resumes too, from its folder")
+    if worker is not None:
+        return _work(talk, root, parts, worker, verify_source, options)
+    if verify_source:
+        raise UsageError("--verify-source without --worker", hint="use --worker 0/1 with --parts, then promptkit merge")
+    with Progress(talk) as progress:
+        built = pipeline.build(
+            root, out=out, pool=pool, parts=parts or (os.path.join(out, "parts") if resume else None),
+            progress=progress, **options,
+        )  # fmt: skip
+    return _show(talk, built)
+
+
+def _work(
+    talk: Talk, root: str, parts: str | None, worker: tuple[int, int], verify_source: bool, options: dict[str, Any]
+) -> int:
+    """Read one worker's share; refuse what only the merge can use, rather than let it have no effect."""
+    from promptkit import pipeline
+
+    if parts is None:
+        raise UsageError("--worker without --parts", hint="name a folder that all workers share: --parts DIR")
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        given = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        if given and param.name not in (*_OF_WORKERS, *_OF_ALL):
+            raise UsageError(
+                f"{param.opts[0]} with --worker: it says what is built, and workers only read",
+                hint=f"a holdout needs one machine: {shell('promptkit', 'build', '--from', root, '--holdout', 'F')}"
+                if param.name == "holdout"
+                else f"give it to {shell('promptkit', 'merge', parts)}",
+            )
+    wanted = {k: options[k] for k in (*_READ, "limits")}
+    with Progress(talk) as progress:
+        done, found = pipeline.work(
+            root, parts=parts, worker=worker, verify_source=verify_source, progress=progress, **wanted
+        )
+    if talk.json:
+        talk.document({"parts": parts, "worker": list(worker), "done": done, "found": found})
+    else:
+        talk.line(f"worker {worker[0]}/{worker[1]}: {some(done, 'part')} written, {found:,} found done, in {parts}")
+    talk.next("promptkit", "merge", parts, note="when all workers have ended")
+    return 0
+
+
+_READ = ("seed", "sample_size", "tokenizer", "template", "processes", "dtype", "fields")
+_OF_WORKERS = ("root", "parts", "worker", "verify_source", *_READ, *CAPS)
+_OF_ALL = ("json_", "quiet", "verbose", "color")
+
+
+@click.command(
+    "merge",
+    epilog="""\b
+Example, on any number of machines, then on one:
+  promptkit build --from /data/mix --worker $I/$N --parts /shared/parts
+  promptkit merge /shared/parts --out promptkit-out --size 500""",
+)
+@click.argument("parts")
+@shared
+def merge_command(talk: Talk, parts: str, pool: tuple[str, ...], **options: Any) -> int:
+    """Build from what workers left in PARTS: the same bytes as one build of the whole directory.
+
+    Parts that are missing are named, and nothing is built. The training directory need not be there.
     """
     from promptkit import pipeline
 
     with Progress(talk) as progress:
-        built = pipeline.build(root, out=out, pool=pool, progress=progress, **options)
+        built = pipeline.merge(parts, pool=pool, progress=progress, **options)
+    return _show(talk, built)
+
+
+# What is fitted, chosen and written is said as to `build`; how the directory is read, the workers were told.
+merge_command.params[1:1] = [
+    p for p in build_command.params if p.name not in (*_OF_WORKERS, *_OF_ALL, "resume", "holdout")
+]
+
+
+def _show(talk: Talk, built: Any) -> int:
     if talk.json:
         talk.document(built.to_json())
     else:

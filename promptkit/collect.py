@@ -53,6 +53,7 @@ class Plan:
     limits: readers.Limits
     merge_prefixes: bool
     without: Mapping[str, frozenset[int]] = field(default_factory=dict)  # shard -> rows that are held out
+    bound: bytes | None = None  # rows of this priority and above cannot be in the sample any more
 
 
 @dataclass
@@ -72,21 +73,24 @@ class Summary:
     lengths: dict[str, Counter[int]] = field(default_factory=dict)  # source -> bit length of the token count -> rows
     account: dict[int, readers.FileAccount] = field(default_factory=dict)  # shard index -> account
     sample: list[Row] = field(default_factory=list)
+    bound: bytes | None = None  # the plan's, where rows may have been left out for it
 
-    def merge(self, other: Summary, sample_size: int) -> None:
-        """Add `other` to this summary; the order of merging does not matter."""
+    def merge(self, other: Summary, sample_size: int) -> bool:
+        """Add `other` to this summary; the order of merging does not matter. Return whether the sample was cut."""
         for source, counts in other.sources.items():
             self.sources.setdefault(source, Counter()).update(counts)
         for source, lengths in other.lengths.items():
             self.lengths.setdefault(source, Counter()).update(lengths)
         self.account.update(other.account)
         self.sample += other.sample
-        self.keep(sample_size, slack=sample_size + 1024)
+        return self.keep(sample_size, slack=sample_size // 4 + 1024)
 
-    def keep(self, sample_size: int, *, slack: int = 0) -> None:
+    def keep(self, sample_size: int, *, slack: int = 0) -> bool:
         """Cut the sample to its `sample_size` smallest priorities, once it is longer than that by more than `slack`."""
-        if len(self.sample) > sample_size + slack or not slack:
-            self.sample = heapq.nsmallest(sample_size, self.sample, key=lambda r: r.priority)
+        if slack and len(self.sample) <= sample_size + slack:
+            return False
+        self.sample = heapq.nsmallest(sample_size, self.sample, key=lambda r: r.priority)
+        return True
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,7 @@ def _why(account: readers.FileAccount) -> str:
 # -------------------------------------------------------------------------------------- reading
 
 
-def units(shards: Sequence[readers.Shard]) -> list[list[int]]:
+def all_units(shards: Sequence[readers.Shard]) -> list[list[int]]:
     """Group shard indices into units of work: a big shard alone, small neighbours together."""
     out: list[list[int]] = []
     size = UNIT_BYTES
@@ -305,8 +309,12 @@ def collect(
     """
     plan = replace(plan_for(opened, sample_size, seed, limits, merge_prefixes), without=without or {})
     total = Summary()
-    for _, part in run(summarise, opened, plan, processes, progress, "read"):
-        total.merge(part, sample_size)
+
+    last: list[bytes | None] = [None]
+    # What is known to be out of the sample need not be sent: memory stays flat.
+    for _, part in run(summarise, opened, plan, processes, progress, "read", bound=lambda: last[0]):
+        if total.merge(part, sample_size) and sample_size:
+            last[0] = total.sample[-1].priority
     total.keep(sample_size)
     refuse_nothing(opened, total)
     return total
@@ -314,7 +322,7 @@ def collect(
 
 def summarise(unit: list[int], shards: list[readers.Shard], plan: Plan, tokenizer: Tokenizer | None) -> Summary:
     """Read the shards `unit` (indices) and return their summary. Pure: no state is kept, nothing is written."""
-    total = Summary()
+    total = Summary(bound=plan.bound)
     for index, shard in zip(unit, shards, strict=True):
         part = stable(lambda i=index, s=shard: _summarise_shard(i, s, plan, tokenizer), plan, shard, index)  # type: ignore[misc]
         total.merge(part, plan.sample_size)
@@ -326,7 +334,7 @@ def _summarise_shard(index: int, shard: readers.Shard, plan: Plan, tokenizer: To
     out = Summary()
     counts = out.sources.setdefault(shard.source, Counter())
     lengths = out.lengths.setdefault(shard.source, Counter())
-    bound = b"\xff" * 16
+    bound = plan.bound or b"\xff" * 17
     for record in rows_of(index, shard, plan, tokenizer, out):
         n = count_row(record, tokenizer, plan, counts)
         lengths[n.bit_length()] += 1
@@ -497,15 +505,22 @@ def run(
     progress: Progress | None,
     stage: str,
     *extra: Any,
+    units: Sequence[list[int]] | None = None,
+    bound: Callable[[], bytes | None] | None = None,
 ) -> Iterator[tuple[list[int], Any]]:
-    """Run `job` over all units and yield (unit, result) as they finish, in no fixed order.
+    """Run `job` over all units, or those given, and yield (unit, result) as they finish, in no fixed order.
+
+    `bound` is asked for the plan's, each time that a unit is begun.
 
     Little that our own readers read is read in this process. Else a shard whose worker dies, or does nothing for the
     time of `shard_timeout`, is tried once more by itself, then counts as failed; its unit is done again without it.
     """
-    work = units(opened.shards)
-    total = sum(s.n_bytes for s in opened.shards)
+    work = all_units(opened.shards) if units is None else list(units)
+    total = sum(opened.shards[i].n_bytes for unit in work for i in unit)
     done = 0
+
+    def latest() -> Plan:
+        return replace(plan, bound=bound()) if bound is not None else plan
 
     def finished(unit: list[int]) -> None:
         nonlocal done
@@ -515,18 +530,19 @@ def run(
 
     if progress:
         progress(stage, 0, total)
-    if total < POOL_BYTES and not any(foreign(s) for s in opened.shards):
+    if total < POOL_BYTES and not any(foreign(opened.shards[i]) for unit in work for i in unit):
         for unit in work:
-            yield unit, job(unit, [opened.shards[i] for i in unit], plan, *extra, opened.tokenizer)
+            yield unit, job(unit, [opened.shards[i] for i in unit], latest(), *extra, opened.tokenizer)
             finished(unit)
         return
     tries: Counter[int] = Counter()
     # Big units first: the workers then end evenly.
     work.sort(key=lambda unit: -sum(opened.shards[i].n_bytes for i in unit))
     while work:
-        tasks = [(unit, job, (unit, [opened.shards[i] for i in unit], plan, *extra)) for unit in work]
+        # One by one, as workers take them: the plan's bound falls with what has been read.
+        tasks = ((u, job, (u, [opened.shards[i] for i in u], latest(), *extra)) for u in list(work))
+        n = min(processes or os.cpu_count() or 1, len(work))
         work = []
-        n = min(processes or os.cpu_count() or 1, len(tasks))
         for unit, result in workers.each(tasks, n, (opened.tokenizer,), plan.limits.shard_timeout):
             if not isinstance(result, workers.Lost):
                 yield unit, result

@@ -42,6 +42,8 @@ from promptkit.collect import (
 )  # fmt: skip
 from promptkit.conversation import Conversation, canonical
 from promptkit.errors import InputError, UsageError
+from promptkit.parts import Gathered, gather
+from promptkit.parts import work as work_on_parts
 from promptkit.registry import suggest
 
 if TYPE_CHECKING:
@@ -214,7 +216,7 @@ class Build:
 
 
 def build(
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | Gathered,
     *,
     pool: Sequence[str | os.PathLike[str]] = (),
     size: int = 200,
@@ -242,6 +244,7 @@ def build(
     redistributable: bool = False,
     labeller: str | Labeller | None = None,
     domains: Mapping[str, str] | None = None,
+    parts: str | os.PathLike[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Build:
@@ -256,8 +259,9 @@ def build(
     `keep_personal_data`. `licences` maps a source to the SPDX expression of its rows; `redistributable` takes rows that
     may not be shared out of the pack and says beside it which. `labeller` (a callable, or "module:callable" to import)
     says what domain a row is instead of promptkit, and `domains` maps a source to the domain of all its rows, which
-    wins (`labellers`). Everything is written beside its target and renamed at
-    the end: a build that fails leaves what was there before.
+    wins (`labellers`). `parts` is a folder that keeps what was read of each shard, so that a build
+    that was stopped goes on where it was; `root` may be what `parts.gather` found there instead (`merge`). Everything
+    is written beside its target and renamed at the end: a build that fails leaves what was there before.
 
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
     (disk, memory).
@@ -287,10 +291,20 @@ def build(
     licences = {source: licensing.check(x, f"licence of {source}") for source, x in sorted((licences or {}).items())}
     label, labeller_name = labellers.of(labeller)
     domains = labellers.check(domains, own_names=label is not None)
+    gathered = None if isinstance(root, (str, os.PathLike)) else root
+    if holdout is not None and (gathered or parts):
+        raise UsageError(
+            "a holdout and parts were given: which rows are held out shows only when all rows have been compared",
+            hint="build on one machine without parts, or leave --holdout out",
+        )
+    root = gathered.root if gathered else os.fspath(root)  # type: ignore[arg-type]
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
     with writing.only_one(out), threadpool_limits(threads):
-        opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
+        if gathered:
+            opened = gathered.opened
+        else:
+            opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
         _refuse_unknown_sources("licence", licences, opened, pool)
         _refuse_unknown_sources("domain", domains, opened, pool)
         held = None
@@ -299,7 +313,13 @@ def build(
                 opened, holdout, size=size, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
                 progress=progress,
             )  # fmt: skip
-        summary = collect(
+        if parts is not None and not gathered:
+            work_on_parts(
+                opened, plan_for(opened, sample_size, seed, limits, True), parts, processes=processes, progress=progress
+            )
+            gathered = gather(parts)
+            opened = gathered.opened
+        summary = gathered.summary if gathered else collect(
             opened, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
             merge_prefixes=True, without=held.rows if held else None, progress=progress,
         )  # fmt: skip
@@ -355,6 +375,53 @@ def build(
             out, name, version, fitted, drawn, opened, held, sources=sources, account=account,
             notes=notes + drawn.notes, lossy=lossy, chosen_with=chosen_with,
         )  # fmt: skip
+
+
+def work(
+    root: str | os.PathLike[str],
+    *,
+    parts: str | os.PathLike[str],
+    worker: tuple[int, int],
+    seed: int = 0,
+    sample_size: int = 20_000,
+    tokenizer: str | None = None,
+    template: str | None = None,
+    processes: int | None = None,
+    limits: readers.Limits | None = None,
+    dtype: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    verify_source: bool = False,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """Read the share of worker I of N (`worker`, I from 0) of a training directory into the folder `parts`.
+
+    Any number of machines may do this at once, or one after the other; `merge` then builds what `build` would have
+    built. What is done already is not done again: with `verify_source` files are the same if their bytes are, else if
+    path, size and modification time are. Returns how many units of work were done now, and how many were found done.
+    """
+    if sample_size < 1:
+        raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
+    limits = readers.with_hints(limits, dtype=dtype, fields=fields)
+    opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
+    return work_on_parts(
+        opened, plan_for(opened, sample_size, seed, limits, True), parts, worker=worker, processes=processes,
+        verify_source=verify_source, progress=progress,
+    )  # fmt: skip
+
+
+def merge(parts: str | os.PathLike[str], **options: Any) -> Build:
+    """Build from what workers left in the folder `parts`: the same bytes as one `build` of the directory.
+
+    `options` are those of `build` that say what is fitted, chosen and written; how the directory is read, the seed and
+    the size of the sample are the workers'. The directory itself need not be there.
+    """
+    gathered = gather(parts)
+    return build(
+        gathered, seed=gathered.plan.seed, sample_size=gathered.plan.sample_size, dtype=gathered.dtype,
+        fields=gathered.fields or None, **options,
+    )  # fmt: skip
 
 
 def _refuse_unknown_sources(

@@ -172,16 +172,22 @@ def each(
     `setup` is sent to each worker once and given to every function behind its own arguments. What a function raises is
     raised here.
     """
-    waiting = list(tasks)[::-1]
+    waiting: Iterator[Task] | None = iter(tasks)
     heard: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
     busy: list[_Worker] = []
     idle: list[_Worker] = []
     try:
         while waiting or busy:
             while waiting and len(busy) < processes:
+                task = next(waiting, None)  # made when it is taken
+                if task is None:
+                    waiting = None
+                    break
                 worker = idle.pop() if idle else _Worker(heard, setup)
                 busy.append(worker)
-                worker.start(waiting.pop())
+                worker.start(task)
+            if not busy:
+                break
             until = min(w.patience(timeout) for w in busy)
             try:
                 worker, message = heard.get(timeout=min(60.0, max(0.0, until - time.monotonic())))

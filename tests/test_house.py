@@ -31,6 +31,7 @@ FLOORS = {
     "promptkit.selection": 4,
     "promptkit.packing": 4,
     "promptkit.collect": 4,
+    "promptkit.parts": 4,
     "promptkit.containers": 4,
     "promptkit.frames": 4,
     "promptkit.drift": 4,
