@@ -230,4 +230,9 @@ def _role(t: Template, header: str) -> str | None:
 
 def _is_cut_header(t: Template, marks: Sequence[str], texts: Sequence[bytes], i: int) -> bool:
     """Whether the row ends in the header that begins at marker i."""
-    return set(marks[i + 1 :]) <= t.header_inner and sum(map(len, texts[i + 1 :])) <= MAX_HEADER_BYTES
+    room = MAX_HEADER_BYTES
+    for k in range(i + 1, len(texts)):  # up to the first marker that cannot stand in a header: rows may hold millions
+        room -= len(texts[k])
+        if room < 0 or (k < len(marks) and marks[k] not in t.header_inner):
+            return False
+    return True

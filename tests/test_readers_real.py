@@ -129,6 +129,20 @@ def test_numpy(tmp_path):
     assert ids_and_masks(all_rows(tmp_path)) == list(zip(ids.tolist(), mask.tolist(), strict=True)) * 3
 
 
+def test_safetensors(tmp_path):
+    """As speculators stores hidden states, and stacked as NeMo Automodel does."""
+    library("safetensors")
+    from safetensors.numpy import save_file
+
+    ids, mask = np.arange(12).reshape(3, 4), np.arange(12).reshape(3, 4) % 2
+    save_file({"hidden_states": np.ones((4, 2, 8), np.float16), "token_ids": ids[0]}, tmp_path / "hs_0.safetensors")
+    stacked = {"aux_hidden_states": np.ones((3, 4, 8), np.float16), "input_ids": ids, "loss_mask": mask}
+    save_file({**stacked, "attention_mask": np.ones_like(ids)}, tmp_path / "shard-000000.safetensors")
+    first, *others = all_rows(tmp_path)
+    assert first.ids.tolist() == ids[0].tolist()
+    assert ids_and_masks(others) == list(zip(ids.tolist(), mask.tolist(), strict=True))
+
+
 def test_datasets_prepared_by_trainers(tmp_path):
     datasets = library("datasets")
     row = {"input_ids": [1, 7, 8, 2, 1, 9, 2, 0, 0], "labels": [-100, -100, 8, 2, -100, 9, 2, -100, -100]}

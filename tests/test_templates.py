@@ -592,6 +592,16 @@ def test_hostile_declarations_and_calls_are_read_in_linear_time(template: str) -
     assert time.process_time() - start < 3
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_rows_of_one_marker_are_read_in_linear_time(template: str) -> None:
+    """A million of them may stand in a row; each is looked at once."""
+    t = template_named(template)
+    for marker in t.markers:
+        start = time.process_time()
+        parse_text(marker * 20_000, t)
+        assert time.process_time() - start < 1.5, marker
+
+
 # ---- render
 
 
