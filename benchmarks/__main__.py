@@ -113,7 +113,7 @@ def measure(root: Path, scratch: Path, options: argparse.Namespace) -> dict[str,
         with singles.stage("cluster"):
             from promptkit import clusters
 
-            clusters.fit(reference.X, n_clusters=16, rng=0)
+            clusters.fit(reference.X, n_clusters=16)
         with singles.stage("leak check of the pack"):
             leakage.leaks([p.messages[-1]["content"] for p in promptkit.load_pack(built.pack)], texts)
     amounts["sample: hash of each row"] = (n_rows, n_tokens)

@@ -333,7 +333,7 @@ def fit(
     embedder: Any = "lsa",
     weight: str = "rows",
     seed: int = 0,
-    n_clusters: int = regions.N_CLUSTERS,
+    n_clusters: int | None = None,
     label: Callable[..., Any] | None = None,
     by_source: Mapping[str, str] | None = None,
     masses: Callable[[Sequence[str]], NDArray[np.float64]] | None = None,
@@ -362,8 +362,8 @@ def fit(
 
     if weight not in WEIGHTS:
         raise UsageError(f"weight {weight!r} is unknown", hint="known: rows, tokens")
-    if n_clusters < 1:
-        raise UsageError(f"n_clusters is {n_clusters}", hint="pass 1 or more; 16 is what scores are calibrated for")
+    if n_clusters is not None and n_clusters < 1:
+        raise UsageError(f"n_clusters is {n_clusters}", hint="pass 1 or more, or None for as many as are stable")
     if not len(frame):
         raise InputError(
             "the sample of the training mix holds no rows", hint="run `promptkit inspect` on the directory"
@@ -390,7 +390,8 @@ def fit(
     if model is embedders.Lsa:
         model = embedders.Lsa.fit([ids[i] for i in np.flatnonzero(in_fit)], encode_ids, seed=seed)
     X = model.transform(ids) if isinstance(model, embedders.Lsa) else embedders.embed(model, texts)
-    centroids = regions.fit(X[in_fit], n_clusters=n_clusters, rng=seed)
+    # The number alone may see rows that are held out: it says nothing of where they lie, and hangs less on the seed.
+    centroids = regions.fit(X[in_fit], n_clusters=n_clusters or regions.stable_number(X))
     cluster = regions.assign(X, centroids)
 
     say("label", 0, len(texts))
@@ -623,10 +624,13 @@ def _source_table(
     Shares are counted in the whole mix where `counts` tells, else estimated; domains are always the sample's.
     """
     table = _shares_of_sources(sources, weights, n_total, counts, weight)
+    rows: dict[str, list[int]] = {}
+    for i, source in enumerate(sources):
+        rows.setdefault(source, []).append(i)
     for row in table:
         mass: dict[str, float] = {}
         doubt = 0.0
-        for i in [i for i, s in enumerate(sources) if s == row["source"]]:
+        for i in rows.get(row["source"], ()):
             w = weights[i] + 1e-9  # weightless rows still have a domain
             mass[domain[i]] = mass.get(domain[i], 0.0) + w
             doubt += w * unsure[i]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,39 @@ def test_the_same_rows_give_the_same_bytes_and_larger_clusters_come_first():
     assert sizes.tolist() == sorted(sizes.tolist(), reverse=True)
 
 
+def heaps(k, n, spread, seed, d=24):
+    rng = np.random.default_rng(seed)
+    X = np.tile(np.eye(d)[:k], (n, 1)) + spread * rng.normal(size=(k * n, d)) / np.sqrt(d)
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("k", [4, 8])
+def test_as_many_clusters_as_the_rows_have(k):
+    assert clusters.stable_number(heaps(k, 60, 0.5, seed=k)) == k
+
+
+def test_a_shapeless_cloud_has_few_clusters_and_sixteen_heaps_sixteen():
+    X = np.random.default_rng(0).normal(size=(600, 24)).astype(np.float32)
+    assert clusters.stable_number(X / np.linalg.norm(X, axis=1, keepdims=True)) <= 6
+    assert clusters.stable_number(heaps(16, 40, 0.5, seed=0)) == 16
+
+
+def test_agreement_is_that_of_the_best_matching():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = rng.integers(0, 4, 30), rng.integers(0, 4, 30)
+        best = max(np.mean([p[x] == y for x, y in zip(a, b, strict=True)]) for p in itertools.permutations(range(4)))
+        assert clusters.agreement(a, b) == pytest.approx(best)
+
+
+def test_a_tenth_of_the_rows_less_hardly_moves_a_prompt():
+    X = heaps(8, 80, 0.9, seed=1)
+    every = clusters.assign(X, clusters.fit(X, n_clusters=8))
+    for seed in range(3):
+        kept = np.random.default_rng(seed).random(len(X)) < 0.9
+        assert clusters.agreement(every, clusters.assign(X, clusters.fit(X[kept], n_clusters=8))) >= 0.95
+
+
 def test_a_label_does_not_depend_on_the_rows_beside_it():
     X = np.random.default_rng(0).normal(size=(1000, 256)).astype(np.float32)
     C = clusters.fit(X, n_clusters=16)
@@ -65,6 +100,21 @@ def test_names_say_what_sets_a_cluster_apart():
     assert {"sql", "query", "join", "orders", "table"} >= set(names[0].split(", "))
     assert {"cook", "soup", "leeks"} >= set(names[1].split(", "))
     assert 2 <= len(names[0].split(", ")) <= 4
+
+
+def test_names_take_identifiers_apart_and_leave_code_and_schema_words_out():
+    codes = ["def parse_invoice(self, args): return readInvoice(args)", "const total = sumInvoice(params)"] * 3
+    soups = ["Please cook a soup of leeks in JavaScript, with parameters"] * 6
+    name = clusters.names(codes + soups, np.repeat([0, 1], 6), 2)
+    assert name[0].split(", ")[0] == "invoice"
+    assert "javascript" in name[1]
+    assert not {"def", "self", "args", "const", "params", "parameters"} & set(", ".join(name).split(", "))
+
+
+def test_the_word_that_a_text_turns_about_comes_first():
+    policy = "airline policy: zebra. " + "flight " * 9
+    name = clusters.names([policy] * 5 + ["soup of leeks"] * 5, np.repeat([0, 1], 5), 2)[0]
+    assert name.split(", ")[0] == "flight"
 
 
 def test_hashes_name_nothing():

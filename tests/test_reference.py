@@ -142,8 +142,10 @@ def test_counts_of_the_whole_mix_make_source_shares_exact(words):
     }
     by_rows = reference.fit(frame(), tokenizer=words, counts=counts)
     by_tokens = reference.fit(frame(), tokenizer=words, counts=counts, weight="tokens")
-    assert by_rows.sources.rows() == [("A_sort", 0.9, 0.0, 900), ("B_shell", 0.1, 0.0, 100)]
-    assert by_tokens.sources.rows()[0] == ("B_shell", 0.9, 0.0, 100)
+    assert by_rows.sources.drop("domain", "domain_share", "unsure").rows() == [
+        ("A_sort", 0.9, 0.0, 900), ("B_shell", 0.1, 0.0, 100),
+    ]  # fmt: skip
+    assert by_tokens.sources.rows()[0][:4] == ("B_shell", 0.9, 0.0, 100)
 
 
 def test_token_weights_are_supervised_tokens(words):

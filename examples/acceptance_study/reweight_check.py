@@ -71,7 +71,7 @@ def prepare(data: Path, out: Path) -> None:
         fitted = rng.permutation(len(own))[:N_FITTED]
         space = embedders.Lsa.fit([ids[i] for i in fitted], tokenizer.encode_batch)
         X = space.transform(ids)
-        centroids = clusters.fit(X[fitted], n_clusters=16, rng=0)
+        centroids = clusters.fit(X[fitted], n_clusters=16)
         axes = np.linalg.svd(X[fitted], full_matrices=False)[2][:DIMENSIONS]
         V = X @ axes.T
         V = np.round(127 * V / np.maximum(np.abs(V).max(axis=1, keepdims=True), 1e-9)).astype(np.int8)
