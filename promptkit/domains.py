@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from promptkit import languages
+from promptkit import languages, workers
 from promptkit.conversation import Message
 from promptkit.domain_signals import PROGRAMMING, SIGNALS, alternatives, needed
 
@@ -84,6 +86,32 @@ def label(
         read = [_read(texts[i], messages[i] if messages else None, tools[i] if tools else None) for i in batch]
         out += _decide(read, languages.detect([texts[i] for i in batch]) if spoken else ["und"] * len(read))
     return out
+
+
+def of_rows(
+    texts: Sequence[str], messages: Sequence[str], tools: Sequence[str | None], *, processes: int | None = None
+) -> tuple[list[Label], NDArray[np.float64]]:
+    """Return the labels (`label`, languages aside) and the `masses` of rows whose messages and tools are JSON.
+
+    Each text is read once for both, in worker processes where there are many.
+    """
+    n = 1 if len(texts) < POOL_TEXTS else processes or os.cpu_count() or 1
+    batches = ((texts[k : k + 512], messages[k : k + 512], tools[k : k + 512]) for k in range(0, len(texts), 512))
+    found = list(workers.in_order(_of_batch, batches, n))
+    if not found:
+        return [], masses([])
+    return [x for labels, _ in found for x in labels], np.concatenate([P for _, P in found])
+
+
+def _of_batch(
+    texts: Sequence[str], messages: Sequence[str], tools: Sequence[str | None]
+) -> tuple[list[Label], NDArray[np.float64]]:
+    called = [json.loads(t) if t else None for t in tools]
+    said = label(texts, messages=[json.loads(m) for m in messages], tools=called, spoken=False)
+    return said, masses(texts)
+
+
+POOL_TEXTS = 2000  # with fewer, starting workers takes longer
 
 
 # ---- what is read off a text

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from promptkit import readers, workers
 from promptkit.collect import Opened, Progress, Row, recover
 from promptkit.conversation import canonical, opening, response_text
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from promptkit.tokenizers import Tokenizer
 
 
 def frame_of(
@@ -22,21 +26,40 @@ def frame_of(
     """
     import polars as pl
 
-    from promptkit import languages, templates
-    from promptkit.conversation import prompt_id
-
     ordered = sorted(rows, key=lambda r: (r.shard, r.record.row))
     tokenizer = opened.tokenizer
     assert tokenizer is not None  # open_directory always finds or builds one
     columns: dict[str, list[Any]] = {name: [] for name in FRAME}
-    for number, row in enumerate(ordered):
-        conversation = recover(row.record, tokenizer, opened.template)
+    n = 1 if len(ordered) < POOL_ROWS else processes or os.cpu_count() or 1
+    batches = (
+        ([(opened.shards[r.shard], r.record) for r in ordered[k : k + BATCH]],) for k in range(0, len(ordered), BATCH)
+    )
+    for found, ids, answer_ids in workers.in_order(_decode, batches, n, (opened.template, tokenizer)):
+        for name, values in found.items():
+            columns[name] += values
+        tokenizer.remember(found["text"], ids)
+        tokenizer.remember([t or "" for t in found["response_text"]], answer_ids)
+        if progress:
+            progress("decode", len(columns["row"]), len(ordered))
+    return pl.DataFrame(columns, schema=FRAME_SCHEMA())
+
+
+def _decode(
+    rows: list[tuple[readers.Shard, readers.Record]], template: str | None, tokenizer: Tokenizer
+) -> tuple[dict[str, list[Any]], list[Any], list[Any]]:
+    """Return the columns of some rows, and the ids of their openings and of their answers."""
+    from promptkit import languages, templates
+    from promptkit.conversation import prompt_id
+
+    columns: dict[str, list[Any]] = {name: [] for name in FRAME}
+    for shard, record in rows:
+        conversation = recover(record, tokenizer, template)
         messages = conversation.messages
         answer = response_text(messages)
-        columns["shard"].append(opened.shards[row.shard].path)
-        columns["row"].append(row.record.row)
+        columns["shard"].append(shard.path)
+        columns["row"].append(record.row)
         columns["id"].append(prompt_id(messages, conversation.tools))
-        columns["source"].append(opened.shards[row.shard].source)
+        columns["source"].append(shard.source)
         columns["messages"].append(canonical(messages).decode())
         columns["tools"].append(None if conversation.tools is None else canonical(conversation.tools).decode())
         columns["text"].append(opening(messages))
@@ -45,21 +68,18 @@ def frame_of(
         columns["n_turns"].append(sum(m["role"] == "user" for m in messages))
         columns["has_tools"].append(templates.uses_tools(conversation))
         columns["truncated"].append(conversation.truncated)
-        if progress and number % 512 == 0:
-            progress("decode", number, len(ordered))
-    columns["n_prompt_tokens"] = [len(i) for i in tokenizer.encode_batch(columns["text"])]
-    columns["n_response_tokens"] = [len(i) for i in tokenizer.encode_batch([t or "" for t in columns["response_text"]])]
+    ids, answers = (tokenizer.encode_batch([t or "" for t in columns[x]]) for x in ("text", "response_text"))
+    columns["n_prompt_tokens"], columns["n_response_tokens"] = [len(i) for i in ids], [len(i) for i in answers]
     # A row without a stored mask is weighed by what its answers encode to.
     columns["n_supervised_tokens"] = [
         n if n is not None else m
         for n, m in zip(columns["n_supervised_tokens"], columns["n_response_tokens"], strict=True)
     ]
     columns["language"] = languages.detect(columns["text"])
-    if progress:
-        progress("decode", len(ordered), len(ordered))
-    return pl.DataFrame(columns, schema=FRAME_SCHEMA())
+    return columns, ids, answers
 
 
+BATCH, POOL_ROWS = 256, 2000  # rows that a worker takes at once; with fewer in all, starting workers takes longer
 FRAME = (
     "shard", "row", "id", "source", "messages", "tools", "text", "response_text", "n_prompt_tokens",
     "n_response_tokens", "n_supervised_tokens", "n_turns", "has_tools", "truncated", "language",

@@ -15,7 +15,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -329,10 +328,10 @@ def build(
             raise InputError(
                 loss_line(account), hint="see `promptkit inspect`; leave out --strict to keep what is good"
             )
-        frame = frame_of(opened, summary.sample, progress=progress)
+        frame = frame_of(opened, summary.sample, processes=processes, progress=progress)
         summary.sample = []  # decoded now; the ids need not stay in memory
         frame, notes = _comparable(frame)
-        held_frame = None if held is None else frame_of(opened, held.pool, progress=progress)
+        held_frame = None if held is None else frame_of(opened, held.pool, processes=processes, progress=progress)
         recipe = {
             "promptkit_version": _version(),
             "seed": seed,
@@ -353,21 +352,27 @@ def build(
         sources = source_table(opened, summary)
         counts = {"sources": sources, "account_sha256": _account_hash(account), "lengths": _lengths(summary)}
         assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
+        if progress:
+            progress("label", 0, len(frame))
+        labels, of_domains = built_in.of_rows(
+            *(frame[name].to_list() for name in ("text", "messages", "tools")), processes=processes
+        )
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
-            embedder=embedder, weight=weight, seed=seed, label=label or partial(built_in.label, spoken=False),
-            by_source=domains, masses=built_in.masses, threads=threads, progress=progress,
+            embedder=embedder, weight=weight, seed=seed, label=label or (lambda texts, **_: labels),
+            by_source=domains, masses=of_domains, threads=threads, progress=progress,
         )  # fmt: skip
         by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}
         for s in sources:
             s |= {key: by_domain.get(s["source"], {}).get(key) for key in ("domain", "domain_share", "unsure")}
-        del summary, frame
+        del summary, frame, of_domains
         fitted = scoring.learn(fitted)
         drawn = packing.pack_rows(
             fitted, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
             keep_personal_data=keep_personal_data, licences=licences, redistributable=redistributable,
             label=label, by_source=domains, progress=progress,
         )  # fmt: skip
+        opened.tokenizer.forget()
         if progress:
             progress("write", 0, None)
         chosen_with = {"licences": licences} if licences else {}

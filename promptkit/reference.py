@@ -336,7 +336,7 @@ def fit(
     n_clusters: int | None = None,
     label: Callable[..., Any] | None = None,
     by_source: Mapping[str, str] | None = None,
-    masses: Callable[[Sequence[str]], NDArray[np.float64]] | None = None,
+    masses: Callable[[Sequence[str]], NDArray[np.float64]] | NDArray[np.float64] | None = None,
     groups: NDArray[np.int64] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
@@ -353,7 +353,8 @@ def fit(
     label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`; None calls every row "other".
     by_source : source -> domain of its rows, which wins over `label`.
     masses : callable `texts -> P(domain | text)`, (n, number of domains), from the text alone; makes typicality see
-        domains (`conformal`). Only `promptkit.domains.masses` survives saving; None leaves domains out.
+        domains (`conformal`). Only `promptkit.domains.masses` survives saving; None leaves domains out. What these are
+        for the rows of `frame`, (n, number of domains), saves the time to find out.
     groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
 
     Raises InputError for a frame without rows or without weight, UsageError for an unknown weight or embedder.
@@ -468,7 +469,7 @@ def fit(
     light = sample.drop(_CONVERSATION)
     return Reference(
         arrays=arrays, profile=profile, sample=lambda: light, conversations=lambda: frame.select(_CONVERSATION),
-        tokenizer=lambda: tokenizer, embedder=given, masses=masses,
+        tokenizer=lambda: tokenizer, embedder=given, masses=masses if callable(masses) else None,
     )  # fmt: skip
 
 
@@ -521,7 +522,7 @@ def _affinities(
     fitted = np.flatnonzero(in_fit & (weights > 0) if (weights[in_fit] > 0).any() else in_fit)
     fitted = np.sort(np.random.default_rng(seed).permutation(fitted)[:MASS_ROWS])
     read = np.union1d(fitted, np.flatnonzero(folds >= 0))
-    P = np.asarray(masses([texts[i] for i in read.tolist()]), dtype=np.float64)
+    P = np.asarray(masses([texts[i] for i in read.tolist()]) if callable(masses) else masses[read], dtype=np.float64)
     of_fit = np.searchsorted(read, fitted)
     share = np.round(np.average(P[of_fit], axis=0, weights=np.maximum(weights[fitted], 1e-12)), 9)
     affinity = np.full(len(texts), np.nan)
@@ -536,7 +537,7 @@ def _labeller(masses: Any) -> str | None:
         return None
     from promptkit import domains
 
-    return domains.identity() if masses is domains.masses else "custom"
+    return domains.identity() if masses is domains.masses or not callable(masses) else "custom"
 
 
 def _affinity(P: NDArray[np.float64], share: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

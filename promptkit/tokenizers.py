@@ -83,6 +83,7 @@ class Tokenizer:
         self.specials = dict(sorted(specials.items(), key=lambda item: item[1]))
         self.encoder = encoder
         self.notes = tuple(notes)
+        self._remembered: dict[str, Ids] = {}
         tokens = {**table, **{i: s.encode("utf-8") for s, i in self.specials.items()}}
         self.n_vocab = max(tokens, default=-1) + 1
         self._known = np.zeros(self.n_vocab + 1, bool)  # one more: where every id out of range is looked up
@@ -166,6 +167,23 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, threads: int = 1) -> list[Ids]:
         """Return the ids of each text, in order; the same for any number of `threads`."""
+        if self._remembered:
+            new = [text for text in texts if text not in self._remembered]
+            made = iter(self._encode_all(new, threads))
+            return [self._remembered[text] if text in self._remembered else next(made) for text in texts]
+        return self._encode_all(texts, threads)
+
+    def remember(self, texts: Sequence[str], ids: Sequence[Ids]) -> None:
+        """Keep the ids of texts that will be asked for again, until `forget`: a build needs most of them thrice."""
+        self._remembered.update(zip(texts, ids, strict=True))
+
+    def forget(self) -> None:
+        self._remembered.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_remembered": {}}
+
+    def _encode_all(self, texts: Sequence[str], threads: int) -> list[Ids]:
         if threads > 1 and len(texts) > 1 and self.encoder.releases_the_lock:
             self.encoder.ready()
             with ThreadPoolExecutor(threads) as pool:

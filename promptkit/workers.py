@@ -225,6 +225,33 @@ def each(
             worker.end()
 
 
+def in_order(
+    work: Callable[..., Any], batches: Iterable[tuple[Any, ...]], processes: int, setup: tuple[Any, ...] = ()
+) -> Iterator[Any]:
+    """Yield `work(*batch, *setup)` of each batch, in the order of the batches, out of up to `processes` workers.
+
+    With one process, and for a batch whose worker was lost, the work is done in this process.
+    """
+    if processes <= 1:
+        yield from (work(*batch, *setup) for batch in batches)
+        return
+    kept: dict[int, tuple[Any, ...]] = {}
+
+    def tasks() -> Iterator[Task]:
+        for number, batch in enumerate(batches):
+            kept[number] = batch
+            yield number, work, batch
+
+    ready: dict[int, Any] = {}
+    following = 0
+    for number, outcome in each(tasks(), processes, setup):
+        batch = kept.pop(number)
+        ready[number] = work(*batch, *setup) if isinstance(outcome, Lost) else outcome
+        while following in ready:
+            yield ready.pop(following)
+            following += 1
+
+
 def _why(worker: _Worker, timeout: float) -> str:
     if worker.stalled:
         return f"no progress for {timeout:g} seconds (--shard-timeout)"
