@@ -259,7 +259,8 @@ def _pair_calls(parts: list[Part], w: Walk, cut: bool, read: Callable[[str], dic
     unfinished = False
     while k < len(parts):
         mark, text = parts[k]
-        end = next((j for j in range(k + 1, len(parts)) if parts[j][0] in HERMES_CALL), None)
+        later = range(k + 1, len(parts)) if mark == HERMES_CALL[0] else ()
+        end = next((j for j in later if parts[j][0] in HERMES_CALL), None)
         if mark == HERMES_CALL[0] and end is None and cut:
             unfinished = True
             w.mark("unfinished tool call")

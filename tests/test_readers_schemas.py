@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptkit.conversation import ROLES
-from promptkit.readers import Limits
+from promptkit.readers import Limits, find_shards, read
 from promptkit.readers.records import BadRow
 from promptkit.readers.schemas import to_record
 
@@ -163,3 +165,16 @@ def test_any_fields_give_a_record_of_the_promised_shape_or_a_reason(fields):
             assert isinstance(call["function"]["arguments"], str)
     if record.mask is not None:
         assert len(record.mask) == len(record.ids)
+
+
+@pytest.mark.parametrize(
+    "piece", ["\n", " ", "\n \n", "<functioncall> {", '<functioncall> {"name": "f", "arguments": \'', "USER: "]
+)
+def test_hostile_glaive_chats_are_read_in_linear_time(piece: str, tmp_path: Path) -> None:
+    for marker in ("USER: a\n\nASSISTANT: ", "USER: "):
+        chat = marker + piece * 40_000 + "x"
+        (tmp_path / "a.jsonl").write_text(json.dumps({"system": "SYSTEM: s", "chat": chat}) + "\n")
+        start = time.process_time()
+        tree = find_shards(tmp_path)
+        assert len([item for shard in tree.shards for item in read(tree.root, shard)]) == 1
+        assert time.process_time() - start < 3

@@ -54,7 +54,7 @@ def _turns(fields: Mapping[str, Any], asked: str, answer: str | None) -> list[Me
     return out
 
 
-_GLAIVE_TURN = re.compile(r"(?:^|\n\s*)(USER|ASSISTANT|FUNCTION RESPONSE): ?")
+_GLAIVE_TURN = re.compile(r"(?:^|\n)[^\S\n]*(USER|ASSISTANT|FUNCTION RESPONSE): ?")
 _GLAIVE_CALL = re.compile(
     r"<functioncall>\s*\{\s*\"name\"\s*:\s*\"([^\"]+)\"\s*(?:,\s*\"arguments\"\s*:\s*(?:'(.*)'|(\{.*\}|\"\")))?\s*\}\s*$",
     re.S,
@@ -84,10 +84,16 @@ def glaive(fields: Mapping[str, Any]) -> tuple[list[Message] | None, list[Any] |
     for marker, body in zip(pieces[1::2], pieces[2::2], strict=True):
         content = body.strip().removesuffix("<|endoftext|>").strip()
         message: Message = {"role": roles[marker], "content": content}
-        call = _GLAIVE_CALL.search(content) if marker == "ASSISTANT" else None
+        call = _glaive_call(content) if marker == "ASSISTANT" else None
         if call is not None:
             function = {"name": call[1], "arguments": call[2] or call[3] or "{}"}
             message["content"] = content[: call.start()].strip()
             message["tool_calls"] = [{"type": "function", "function": function}]
         out.append(message)
     return (out if len(pieces) > 2 else None), tools or None
+
+
+def _glaive_call(content: str) -> re.Match[str] | None:
+    """The call that an answer ends with; only the first and the last tag may begin it, as there may be very many."""
+    places = dict.fromkeys((content.find("<functioncall>"), content.rfind("<functioncall>")))
+    return next((m for at in places if at >= 0 and (m := _GLAIVE_CALL.match(content, at))), None)
