@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptkit.conversation import Prompt, canonical, prompt_id
+from promptkit.conversation import ROLES, Prompt, canonical, prompt_id
 from promptkit.errors import InputError, IntegrityError, UsageError
 from promptkit.registry import suggest
 from promptkit.versions import diff as diff
@@ -71,6 +71,9 @@ _DEFAULTS: dict[str, Any] = {
     **{key: None for key, kinds in _FIELDS.items() if type(None) in kinds},
     "in_training": False, "licence": "NOASSERTION", "tags": [], "unsure": False,
 }  # fmt: skip
+
+_COUNTS = ("expected_output_tokens", "n_prompt_tokens", "n_templated_tokens", "row")
+_MESSAGE_KEYS = ("role", "content", "reasoning", "tool_call_id", "name")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
@@ -257,6 +260,14 @@ def _row_problems(row: Mapping[str, Any]) -> Iterator[str]:
     ):
         yield "messages: expected a list of {role, content}, both strings"
         return
+    for i, message in enumerate(row["messages"]):
+        if problem := _message_problem(message):
+            yield f"message {i}: {problem}"
+            return
+    for key in _COUNTS:
+        if row[key] is not None and not 0 <= row[key] < 2**63:  # more fits into no table that a harness reads
+            yield f"{key} is {row[key]}, expected 0 or more, below 2^63"
+            return
     if not all(isinstance(t, str) for t in row["tags"]):
         yield "tags: expected strings"
         return
@@ -273,6 +284,31 @@ def _row_problems(row: Mapping[str, Any]) -> Iterator[str]:
         return
     if row["id"] != expected:
         yield f"id is {row['id']!r}, but its messages and tools hash to {expected}"
+
+
+def _message_problem(message: Mapping[str, Any]) -> str | None:
+    """Return what exporters could not make sense of in a message, None where it is as `conversation` describes it."""
+    if message["role"] not in ROLES:
+        return f"role is {message['role']!r}, expected one of {', '.join(ROLES)}"
+    for key, value in message.items():
+        if key == "tool_calls":
+            if not isinstance(value, list) or not all(map(_is_call, value)):
+                return "tool_calls: expected a list of {function: {name, arguments}}, with arguments as text"
+        elif key not in _MESSAGE_KEYS:
+            return f"unknown key {key!r}, expected {', '.join(_MESSAGE_KEYS)} or tool_calls"
+        elif not isinstance(value, str):
+            return f"{key} is {type(value).__name__}, expected text"
+    return None
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(function.get("name"), str | None)  # null: a call whose ids held no name
+        and isinstance(function.get("arguments"), str)
+        and isinstance(call.get("id"), str | None)
+    )
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -620,6 +656,14 @@ def _check_manifest(files: Mapping[str, bytes], note: Any) -> dict[str, Any] | N
     if missing:
         note("pack.json", "missing keys: " + ", ".join(missing))
         return None
+    for key, kinds in _MANIFEST_KINDS.items():
+        if not isinstance(manifest[key], kinds):
+            note("pack.json", f"{key}: expected {' or '.join('null' if k in _NONE else k.__name__ for k in kinds)}")
+            return None
+    for key, inner, kinds in (("template", "name", _STRING), ("score", "distance_u6", _INT)):
+        if not isinstance((manifest[key] or {}).get(inner), kinds + _NONE):
+            note("pack.json", f"{key}: expected {inner} to be {kinds[0].__name__} or null")
+            return None
     if manifest["recipe_hash"] != _recipe_hash(manifest):
         note("pack.json", "recipe_hash differs from inputs, recipe, reference, tokenizer and template")
     try:
@@ -630,6 +674,11 @@ def _check_manifest(files: Mapping[str, bytes], note: Any) -> dict[str, Any] | N
     return manifest
 
 
+_MANIFEST_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("reference", "tokenizer", "template", "score", "recipe"), (dict, *_NONE)),
+    **dict.fromkeys(("parents", "known_limits", "files"), (list,)),
+    **dict.fromkeys(("name", "version", "content_hash", "acceptance_length"), _STRING),
+}
 _MANIFEST_OWN = ("format_version", "name", "version", "content_hash", "recipe_hash", "files", "domains", "licences")
 
 

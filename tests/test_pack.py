@@ -147,6 +147,22 @@ def test_prompts_carry_what_the_row_stores(tmp_path):
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "canonical JSON"),
         ({"tools": [float("nan")]}, "canonical JSON"),
         ({"tags": [1]}, "tags: expected strings"),
+        ({"messages": [{"role": "developer", "content": "x"}]}, "message 0: role is 'developer', expected one of"),
+        ({"messages": [{"role": "user", "content": "x", "reasoning": 5}]}, "message 0: reasoning is int"),
+        ({"messages": [{"role": "user", "content": "x", "image": "y"}]}, "message 0: unknown key 'image'"),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": "f"}]}, "message 0: tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [None]}]}, "message 0: tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"x": 1}]}]}, "message 0: tool_calls"),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+                ]
+            },
+            "message 0: tool_calls",
+        ),
+        ({"expected_output_tokens": -1}, "expected_output_tokens is -1"),
+        ({"row": 2**63}, "row is 9223372036854775808"),
     ],
 )
 def test_bad_rows_are_named_and_nothing_is_written(tmp_path, bad, told):
@@ -334,6 +350,8 @@ def test_consistent_forgeries_of_the_wrong_form_are_found(small, change, told):
     forged(small, change)
     problems = verify(small)["problems"]
     assert any(told in p["problem"] for p in problems), problems
+    with pytest.raises(IntegrityError):
+        load_pack(small)
 
 
 def test_a_forgery_of_the_right_form_is_found_by_expect_alone(small):
@@ -358,6 +376,11 @@ def test_a_forgery_of_the_right_form_is_found_by_expect_alone(small):
         ({"recipe_hash": "sha256:0"}, "recipe_hash differs"),
         ({"files": [{"path": "../../etc/passwd"}]}, "files: paths"),
         ({"content_hash": "sha256:0"}, "content hash is"),
+        ({"template": "kimi-k2"}, "template: expected"),
+        ({"template": {"name": 5}}, "template: expected"),
+        ({"recipe": [1]}, "recipe: expected"),
+        ({"score": {"distance_u6": "near"}}, "score: expected"),
+        ({"known_limits": "none"}, "known_limits: expected"),
     ],
 )
 def test_a_bad_manifest_is_told(small, edit, told):
