@@ -119,8 +119,11 @@ def reweight(
     ids : the `ids.jsonl` of an export, for harnesses that report numbers instead of prompt ids.
     weight : what the mix counts by, "rows" or "tokens"; None: what the reference was fitted for.
 
-    Raises UsageError for an unknown metric, InputError where rows and prompts cannot be joined. A mix that the prompts
-    do not cover is no error: `refused` is true and `reason` says why.
+    Raises
+    ------
+    UsageError : for an unknown metric.
+    InputError : where rows and prompts cannot be joined. A mix that the prompts do not cover is no error: `refused` is
+        true and `reason` says why.
     """
     from threadpoolctl import threadpool_limits
 

@@ -163,8 +163,12 @@ def score(
     weight : what the mix counts by, "rows" or "tokens"; None: what the reference was fitted for.
     labeller : that of the reference, where it was built with another than promptkit's own; see `labellers`.
 
-    Raises InputError where there is no candidate, where one has no text (indices are named) or no finite vector.
+    Raises
+    ------
+    InputError : where there is no candidate, where one has no text (indices are named) or no finite vector.
 
+    Examples
+    --------
     >>> score(["Fix the failing test in utils.py"], reference).prompts["belongs"]  # doctest: +SKIP
     """
     from threadpoolctl import threadpool_limits
