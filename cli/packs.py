@@ -97,8 +97,11 @@ def list_command(talk: Talk, directory: str) -> int:
         raise UsageError(f"{directory}: no such directory", hint="give the directory of a build, or none for this one")
     packs = [_describe(p) for p in _pack_directories(root)] + [{**_describe(p), "bundled": True} for p in _bundled()]
     references = [str(p) for p in references_here(root)] + [str(root)] * (root / "reference.json").is_file()
+    from promptkit import bundled
+
+    names = list(bundled.packs())
     if talk.json:
-        talk.document({"packs": packs, "references": references})
+        talk.document({"packs": packs, "references": references, "bundled_references": names})
         return 0
     if packs:
         talk.table(
@@ -118,6 +121,8 @@ def list_command(talk: Talk, directory: str) -> int:
         talk.line("no packs here")
     for path in references:
         talk.line(f"reference  {path}", paste=True)
+    for name in names:
+        talk.line(f"reference  {name} (comes with promptkit: score PROMPTS --against {name})")
     if packs:
         talk.next("promptkit", "verify", packs[0]["path"])
     else:

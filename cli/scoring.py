@@ -175,7 +175,7 @@ def resolve_reference(talk: Talk, against: str | None) -> str:
     if not found:
         raise UsageError(
             "no reference to score against: none was built in this directory",
-            hint=f"{shell('promptkit', 'build', '--from', 'TRAINING_DIR')}, or give --against REF",
+            hint=f"{shell('promptkit', 'build', '--from', 'TRAINING_DIR')}, or --against REF (`promptkit list`)",
         )
     if len(found) > 1:
         names = "\n".join(f"  {p}" for p in found)

@@ -718,6 +718,8 @@ def load_reference(
 ) -> Reference:
     """Return the reference saved in `path`, or built into that directory, every file's size checked.
 
+    A name such as "general" is that of a bundled pack, whose reference is fitted on the spot (`bundled`).
+
     The sha256 of a file is checked when it is first opened, before anything of it is used. `expect` pins the
     fingerprint; `tokenizer` saves loading the stored one; `embedder` is needed again where the reference was embedded
     with an object. Raises UsageError (no reference there), IntegrityError (a file is missing or of another size).
@@ -726,9 +728,14 @@ def load_reference(
     if not (root / MANIFEST).is_file() and (root / "reference" / MANIFEST).is_file():
         root = root / "reference"
     if not (root / MANIFEST).is_file():
+        from promptkit import bundled
+
+        if not root.exists() and str(path) in bundled.packs():
+            return bundled.reference(str(path))
         raise UsageError(
             f"{root}: no reference there ({MANIFEST} is missing)",
-            hint="build one: promptkit build --from DIR, then pass its reference/ directory",
+            hint="build one: promptkit build --from DIR, then pass its reference/ directory; "
+            f"or name one that comes with promptkit: {', '.join(bundled.packs())}",
         )
     manifest = _read_json(root / MANIFEST)
     version = manifest.get("format_version")
