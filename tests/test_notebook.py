@@ -53,7 +53,7 @@ class Tags(HTMLParser):
 
 
 def test_objects_say_one_line(reference: Any, essays: Any, pack: Any) -> None:
-    assert repr(essays).startswith("<Score no: 3 prompts, fidelity 0.35, coverage ")
+    assert repr(essays).startswith(f"<Score no: 3 prompts, fidelity {essays.fidelity:.2f}, coverage ")
     assert repr(reference).startswith(f"<Reference {reference.fingerprint[:12]} at ")
     assert repr(pack).startswith("<Pack training_mix@1.0.0: 60 prompts, ")
     assert max(len(repr(x)) for x in (essays, pack)) < 140
