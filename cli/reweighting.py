@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from promptkit.visible import interval, is_number, number, one_line, percent
+from promptkit.visible import is_number, number, one_line, percent
 
 from .app import SEED, shared
 from .console import Progress, Talk, plain, some
@@ -73,7 +73,7 @@ def show(talk: Talk, v: dict[str, Any]) -> None:
     talk.heading(one_line(v["metric"], 60) + (f" ({v['convention']})" if v["convention"] else ""))
     rows = [["as measured", *_cells(v["unweighted"]), number(float(v["n"]), 0)]]
     if not v["refused"]:
-        rows.append([f"over the mix, by {v['weight']}", *_cells(v["weighted"]), number(v["effective_n"], 0)])
+        rows.append([f"over the mix, by {v['weight']}", *_cells(v["weighted"]), f"worth {number(v['effective_n'], 0)}"])
     talk.table(["", ">mean", "95 % interval", ">prompts"], rows)
     talk.line()
     if v["refused"]:
@@ -100,8 +100,20 @@ def _show_account(talk: Talk, name: str, account: dict[str, Any]) -> None:
 
 
 def _cells(value: dict[str, Any]) -> list[str]:
-    digits = 3 if is_number(value["mean"]) and abs(value["mean"]) < 100 else 1
-    return [number(value["mean"], digits), interval([value["low"], value["high"]], digits)]
+    known = [value[k] for k in ("mean", "low", "high") if is_number(value[k])]
+    shown = dict(zip(("mean", "low", "high"), (_value(value[k], known) for k in ("mean", "low", "high")), strict=True))
+    both = is_number(value["low"]) and is_number(value["high"])
+    return [shown["mean"], f"{shown['low']} to {shown['high']}" if both else "-"]
+
+
+def _value(x: Any, beside: list[float] | None = None) -> str:
+    """Return a number with as many digits as its size, or that of the numbers beside it, asks for: seconds and ms."""
+    largest = max((abs(b) for b in beside or [x] if is_number(b)), default=0.0)
+    if not is_number(x) or not largest:
+        return number(x, 3)
+    if largest >= 1e7 or largest < 1e-4:
+        return f"{x:.3g}"
+    return number(x, 1 if largest >= 100 else 3 if largest >= 0.1 else 6)
 
 
 def _show_domains(talk: Talk, v: dict[str, Any]) -> None:
@@ -112,8 +124,7 @@ def _show_domains(talk: Talk, v: dict[str, Any]) -> None:
     for d in v["domains"]:
         cells = [one_line(d["domain"], 24), percent(d["mix_share"]), number(float(d["n"]), 0), *_cells(d)]
         if paired:
-            cells[-1] = number(d["difference"]["mean"], 3)
-            cells += [interval([d["difference"]["low"], d["difference"]["high"]], 3), d["better"]]
+            cells[-1:] = [*_cells(d["difference"]), d["better"]]
         rows.append(cells)
     if paired:
         columns = [*columns[:4], ">difference", "95 % interval", "better"]
@@ -132,10 +143,8 @@ def _show_difference(talk: Talk, v: dict[str, Any]) -> None:
     if v["refused"]:
         return
     talk.line()
-    talk.line(f"ratio       {number(d['ratio'], 3)} (baseline {number(d['baseline'], 3)})")
-    talk.line(
-        f"noise floor {number(d['smallest_seen'], 3)}: the least difference that such prompts find in 80 % of runs"
-    )
+    talk.line(f"ratio       {number(d['ratio'], 3)} (baseline {_value(d['baseline'])})")
+    talk.line(f"noise floor {_value(d['smallest_seen'])}: the least difference that such prompts find in 80 % of runs")
     if d["n_needed"] is not None:
         talk.line(
             f"this difference needs {d['n_needed']:,} prompts, or {d['n_needed_unpaired']:,} in each of two sets that "

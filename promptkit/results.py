@@ -45,6 +45,7 @@ LENGTHS = (
     "specdec_acceptance_length", "spec_accept_length", "accepted_length", "al",
 )  # fmt: skip
 WITH_BONUS = frozenset({"spec_decode_acceptance_length", "specdec_acceptance_length"})  # names that say what they count
+NO_ROW = "not a mapping of names to numbers"
 NESTED = 6  # levels at which numbers are looked for
 
 
@@ -84,6 +85,11 @@ def read_results(path: str | Path | Sequence[Mapping[str, Any]]) -> Results:
     """
     if isinstance(path, str | Path):
         where = Path(path)
+        if where.is_dir():
+            raise UsageError(
+                f"results {where}: is a directory",
+                hint="name a file of it; samples_*.jsonl of one run can be joined by cat",
+            )
         name, raw = _bytes(where)
         if not raw.strip():
             raise InputError(f"{name}: empty file, no results", hint="check that the run ended and wrote its results")
@@ -98,7 +104,10 @@ def read_results(path: str | Path | Sequence[Mapping[str, Any]]) -> Results:
         raise InputError(f"{name}: no results in it ({found.harness})", hint="check that the run ended")
     if not any(r.metrics for r in found.rows if r.error is None):
         failed = sum(r.error is not None for r in found.rows)
-        why = f"all {failed} requests failed" if failed == len(found.rows) else "no row holds a number"
+        if all(r.error == NO_ROW for r in found.rows):
+            why = "no row is a mapping of names to numbers"
+        else:
+            why = f"all {failed} requests failed" if failed == len(found.rows) else "no row holds a number"
         raise InputError(f"{name}: {why} ({found.harness})", hint="expected an id and numbers in each row")
     return found
 
@@ -116,7 +125,7 @@ def _values(name: str, raw: bytes, where: Path) -> Values:
         text = raw.decode("utf-8-sig")
         lines = [(i, x) for i, x in enumerate(text.split("\n"), 1) if x.strip()]
         if len(lines) > 1 and _whole(lines[0][1]):
-            return [(f"line {i}", json.loads(x)) for i, x in lines]
+            return [(f"line {i}", _line(name, i, x)) for i, x in lines]
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
@@ -126,6 +135,16 @@ def _values(name: str, raw: bytes, where: Path) -> Values:
     if isinstance(document, list):
         return [(f"row {i}", row) for i, row in enumerate(document)]
     return [("the document", document)]
+
+
+def _line(name: str, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        told = getattr(error, "msg", None) or "not readable"
+        raise InputError(
+            f"{name}: line {number} is no JSON ({told})", hint="check that the run ended and wrote its results whole"
+        ) from None
 
 
 def _whole(line: str) -> bool:
@@ -143,7 +162,11 @@ def _table(name: str, raw: bytes) -> Values:
     first = text.split("\n", 1)[0]
     mark = max(",\t;", key=first.count)
     try:
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
+        table = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+        names = [c.strip() for c in table.fieldnames or () if c.strip()]
+        if twice := next((c for c in names if names.count(c) > 1), None):
+            raise InputError(f"{name}: column {twice[:60]!r} comes twice", hint="keep one of them")
+        rows = list(table)
     except csv.Error as error:
         raise InputError(f"{name}: not readable as CSV: {error}", hint="quote text that holds the separator") from None
     return [
@@ -269,7 +292,7 @@ def _rows(values: Values) -> Results:
     rows = []
     for i, (place, value) in enumerate(values):
         if not isinstance(value, Mapping):
-            rows.append(Result(place, i, {}, error="not a mapping of names to numbers"))
+            rows.append(Result(place, i, {}, error=NO_ROW))
             continue
         failed = value.get("error")
         if failed is None and value.get("success") is False:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,8 @@ from promptkit.balance import Balance, Estimate, Side, linearised, plain
 from promptkit.conversation import Prompt, opening, prompt_id
 from promptkit.errors import InputError, UsageError
 from promptkit.inference import holm
-from promptkit.results import LENGTHS, WITH_BONUS, Result, Results, need_metric, read_results
+from promptkit.results import LENGTHS, NO_ROW, WITH_BONUS, Result, Results, need_metric, read_results
+from promptkit.visible import one_line
 
 if TYPE_CHECKING:
     from promptkit.inference import Floats
@@ -45,6 +47,8 @@ RATIO, MEAN = "ratio of sums", "mean of requests"
 BONUS, UNKNOWN = "bonus token counted", "as the results report it"
 # Ratios of two metrics that rows hold: name -> numerator, denominator, convention
 RATIOS = {"acceptance_length": ("tokens", "steps"), "tokens_per_chunk": ("tokens_after_first", "chunks")}
+WANTED = ("accept", "ttft", "first_token", "latency", "tpot", "throughput")
+PROMPT_ID = re.compile("[0-9a-f]{32}")
 SMALLER_IS_BETTER = (
     "latency",
     "ttft",
@@ -147,6 +151,9 @@ def reweight(
         raise UsageError(
             f"{len(used)} prompts with results, at most {MOST_PROMPTS}", hint="give the results of a part of them"
         )
+    for found, column, which in zip(joins, columns, chosen, strict=True):
+        if which.convention == BONUS and which.kind == RATIO and np.subtract(*np.sum([*column.values()], axis=0)) < 0:
+            found.notes.append("fewer tokens than steps: the tokens do not hold the bonus token of each step")
     with threadpool_limits(1):  # sums of BLAS differ in the last bit with the number of threads
         return _reweight(
             [prompts[i] for i in used],
@@ -231,6 +238,8 @@ def join(run: Results, prompts: Sequence[Prompt], names: Mapping[str, str] | Non
         sent.setdefault(prompt_id(p.messages, p.tools), i)
         sent.setdefault(prompt_id(p.messages), i)
     names = names or {}
+    # Ids that look like those of prompts and are of none here: results of another pack, whatever their number.
+    foreign = any(PROMPT_ID.fullmatch(i) for row in run.rows for i in row.ids)
 
     def by_id(row: Result) -> int | None:
         return next((at[i] for i in row.ids if i in at), None)
@@ -243,7 +252,7 @@ def join(run: Results, prompts: Sequence[Prompt], names: Mapping[str, str] | Non
         return sent.get(row.content) if row.content else None
 
     def by_order(row: Result) -> int | None:
-        return row.index if len(run.rows) == len(prompts) else None
+        return row.index if len(run.rows) == len(prompts) and not foreign else None
 
     ways = (("id", by_id), ("ids map", by_map), ("text", by_text), ("row order", by_order))
     by, find = next(((by, f) for by, f in ways if any(f(r) is not None for r in run.rows)), ("nothing", by_id))
@@ -252,7 +261,8 @@ def join(run: Results, prompts: Sequence[Prompt], names: Mapping[str, str] | Non
     for row in run.rows:
         at_prompt = find(row)
         if row.error is not None:
-            unmatched.append((row.place, row.error if row.error.startswith("no value of") else "failed request"))
+            ours = row.error.startswith("no value of") or row.error == NO_ROW
+            unmatched.append((row.place, row.error if ours else "failed request"))
         elif at_prompt is None:
             known = row.ids or row.content
             unmatched.append(
@@ -262,8 +272,13 @@ def join(run: Results, prompts: Sequence[Prompt], names: Mapping[str, str] | Non
             of_prompt.setdefault(at_prompt, []).append(row)
     notes = list(run.notes)
     if by == "row order":
-        notes.append(
-            f"{len(run.rows)} rows were taken to be the {len(prompts)} prompts in order: nothing else names them"
+        why = "their own ids name no prompt" if any(row.ids for row in run.rows) else "nothing else names them"
+        notes.append(f"{len(run.rows)} rows were taken to be the {len(prompts)} prompts in order: {why}")
+    if not of_prompt and by != "nothing":
+        (reason, _), *_ = Counter(reason for _, reason in unmatched).most_common()
+        raise InputError(
+            f"{run.harness} results, {len(run.rows)} rows: {reason}",
+            hint="check the run; --metric names another column",
         )
     if not of_prompt:
         ways_tried = "id, text" + (", ids map" if names else "") + " and order"
@@ -328,7 +343,10 @@ def _choose(run: Results, metric: str | None) -> Choice:
     if metric is None:
         metric = next((name for name in LENGTHS if name in known), None)
         if metric is None:
-            some = ", ".join(run.metrics()[:12])
+            # what a benchmark is run for comes first; names are the file's, and stay on the line
+            known_first = sorted(run.metrics(), key=lambda name: not any(w in name.lower() for w in WANTED))
+            more = f" and {len(known_first) - 12} more" if len(known_first) > 12 else ""
+            some = ", ".join(one_line(name, 40) for name in known_first[:12]) + more
             chunks = "; tokens_per_chunk estimates acceptance from streamed chunks" if "chunks" in known else ""
             raise UsageError(
                 f"{run.harness} results hold no acceptance length, and no tokens with steps",
@@ -351,11 +369,24 @@ def _column(found: Join, which: Choice) -> dict[int, list[float]]:
 def _with_metric(run: Results, which: Choice) -> Results:
     """Return the run with rows that lack the metric marked as such, so that the join gives them their reason."""
     none = f"no value of {which.metric}"
-    rows = [
-        r if r.error is not None or all(c in r.metrics for c in which.columns) else replace(r, error=none)
-        for r in run.rows
-    ]
+
+    def marked(row: Result) -> Result:
+        if row.error is not None:
+            return row
+        if not all(c in row.metrics for c in which.columns):
+            return replace(row, error=none)
+        return row if _can_be(row, which) else replace(row, error=f"{none} that can be")
+
+    rows = [marked(r) for r in run.rows]
     return Results(run.harness, rows, run.notes)
+
+
+def _can_be(row: Result, which: Choice) -> bool:
+    """Return False for what no run measures: a ratio over no steps, a number of tokens or a length below nothing."""
+    if which.kind == RATIO:
+        top, bottom = (row.metrics[c] for c in which.columns)
+        return top >= 0 and bottom > 0
+    return which.metric not in LENGTHS or row.metrics[which.metric] >= 0
 
 
 def _per_prompt(values: Floats, weights: Floats) -> Floats:
@@ -405,7 +436,7 @@ def _sides(
 
 def _refusal(n: int, effective: float, covered: float) -> str | None:
     if n < LEAST_PROMPTS:
-        return f"{n} prompts with a result, at least {LEAST_PROMPTS} are needed"
+        return f"{n} prompt{'' if n == 1 else 's'} with a result, at least {LEAST_PROMPTS} are needed"
     if covered < LEAST_COVERED:
         return (
             f"the prompts reach {100 * covered:.0f} % of the mix, at least {100 * LEAST_COVERED:.0f} % is needed: "

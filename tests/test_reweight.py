@@ -219,6 +219,57 @@ def test_ids_of_an_export_lead_back_to_prompts(tmp_path: Path, prompts: list[Any
         promptkit.reweight(moved[:-1], pack=prompts, against=reference)
 
 
+def test_results_of_another_pack_are_not_taken_in_order(prompts: list[Any], reference: Any) -> None:
+    """As many rows as prompts, each with a prompt's id, none of these prompts."""
+    other = [{**r, "id": f"{i:032x}"} for i, r in enumerate(rows(prompts))]
+    with pytest.raises(InputError, match=r"none of 60 rows .* the first row has id '0{32}'"):
+        promptkit.reweight(other, pack=prompts, against=reference)
+    numbered = promptkit.reweight(
+        [{**r, "id": i} for i, r in enumerate(rows(prompts))], pack=prompts, against=reference
+    )
+    assert "their own ids name no prompt" in numbered.joined["notes"][0]
+
+
+def test_values_that_cannot_be_are_no_values(prompts: list[Any], reference: Any) -> None:
+    mine = rows(prompts)
+    mine[0]["steps"], mine[1]["steps"], mine[2]["output_tokens"] = 0, -5, -1
+    got = promptkit.reweight([{"id": r["id"], "tokens": r["output_tokens"], "steps": r["steps"]} for r in mine],
+                             pack=prompts, against=reference)  # fmt: skip
+    assert got.joined["reasons"] == {"no value of acceptance_length that can be": 3}
+    lengths = [{"id": r["id"], "al": -1.0 if i == 7 else 2.5} for i, r in enumerate(mine)]
+    assert promptkit.reweight(lengths, pack=prompts, against=reference).joined["reasons"] == {
+        "no value of al that can be": 1
+    }
+    none = [{"id": p.id, "tokens": 5, "steps": 0} for p in prompts]
+    with pytest.raises(InputError, match="60 rows: no value of acceptance_length that can be"):
+        promptkit.reweight(none, pack=prompts, against=reference)
+
+
+def test_tokens_without_the_bonus_token_are_suspected(prompts: list[Any], reference: Any) -> None:
+    few = [{"id": p.id, "tokens": 20 + i, "steps": 100} for i, p in enumerate(prompts)]
+    got = promptkit.reweight(few, pack=prompts, against=reference)
+    assert any("fewer tokens than steps" in note for note in got.joined["notes"])
+
+
+def test_rows_that_are_no_rows_are_told_as_such(tmp_path: Path, prompts: list[Any], reference: Any) -> None:
+    mixed = write(tmp_path / "r.jsonl", *rows(prompts), 5, [1])
+    got = promptkit.reweight(mixed, pack=prompts, against=reference)
+    assert got.joined["reasons"] == {"not a mapping of names to numbers": 2}
+    with pytest.raises(InputError, match="no row is a mapping of names to numbers"):
+        read_results(write(tmp_path / "strings.json", ["a", "b"]))
+
+
+def test_files_that_cannot_be_read_say_where(tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl").write_text('{"id": "a", "al": 2}\n{"id": "b", ', encoding="utf-8")
+    with pytest.raises(InputError, match="line 2"):
+        read_results(tmp_path / "cut.jsonl")
+    (tmp_path / "twice.csv").write_text("id,al,al\na,1,2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="'al' comes twice"):
+        read_results(tmp_path / "twice.csv")
+    with pytest.raises(UsageError, match="is a directory"):
+        read_results(tmp_path)
+
+
 # ---------------------------------------------------------------------------------------------------- the number
 
 
@@ -333,6 +384,12 @@ def test_command_prints_the_sums_and_refuses_with_exit_3(
         return tmp_path / name
 
     where = ["--pack", example_build, "--against", example_build]
+    seconds = write(tmp_path / "s.jsonl", *({"id": p.id, "ttft": 0.00315 + i / 1e6} for i, p in enumerate(prompts)))
+    done = promptkit_command("reweight", seconds, *where, "--metric", "ttft")
+    assert re.search(r"as measured +0\.003179", done.stdout), done.stdout
+    odd = write(tmp_path / "o.jsonl", *({"id": p.id, "n": 1e15 + i * 1e14} for i, p in enumerate(prompts)))
+    done = promptkit_command("reweight", odd, *where, "--metric", "n")
+    assert "…" not in done.stdout, "a number was cut"
     done = promptkit_command("reweight", table("all.csv", rows(prompts)), *where)
     assert done.returncode == 0, done.stderr
     assert "results: 61 rows = 60 joined by id + 1 unmatched; 60 prompts" in done.stdout
