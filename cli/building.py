@@ -248,7 +248,8 @@ def _show_domains(talk: Talk, sources: list[dict[str, Any]]) -> None:
         [s["source"], s["domain"], f"{s['domain_share']:.0%}", f"{s['unsure']:.0%}"] for s in sources if s.get("domain")
     ]
     if rows:
-        talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
+        talk.heading("domains, by the sampled rows")
+    talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
 
 
 def _show_seen(talk: Talk, built: Any) -> None:

@@ -122,7 +122,7 @@ def list_command(talk: Talk, directory: str) -> int:
     for path in references:
         talk.line(f"reference  {path}", paste=True)
     for name in names:
-        talk.line(f"reference  {name} (comes with promptkit: score PROMPTS --against {name})")
+        talk.line(f"reference  {name} (comes with promptkit)")
     if packs:
         talk.next("promptkit", "verify", packs[0]["path"])
     else:

@@ -47,7 +47,7 @@ def test_the_held_out_half_of_each_pack_is_nearest_to_its_own_other_half() -> No
         for other, s in scores.items():
             assert own.cross_entropy < s.cross_entropy, (name, other)
             assert own.domain_overlap > 0.95 > 0.2 > s.domain_overlap, (name, other)
-            assert s.verdict_code == "no", (name, other)
+            assert s.verdict_code != "yes", (name, other)
 
 
 def test_the_command_scores_against_a_name_and_lists_it(tmp_path: Path, promptkit_command: Command) -> None:
