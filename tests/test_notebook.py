@@ -60,7 +60,7 @@ def test_objects_say_one_line(reference: Any, essays: Any, pack: Any) -> None:
 
 
 def test_notebooks_show_tables(reference: Any, essays: Any, pack: Any) -> None:
-    for thing, said in ((reference, "667 sampled rows"), (essays, "do not belong"), (pack, "60 prompts")):
+    for thing, said in ((reference, "667 sampled rows"), (essays, "Not representative"), (pack, "60 prompts")):
         html = thing._repr_html_()
         tags = Tags(html)
         assert tags.open == []

@@ -16,7 +16,8 @@ SCHEMA = json.loads((ROOT / "docs/schema/promptkit.schema.json").read_text(encod
 
 
 def check(name: str, document: dict[str, Any]) -> None:
-    part = SCHEMA["$defs"][name]
+    part = SCHEMA["$defs"]["build" if name == "merge" else name]
+    assert name != "merge" or SCHEMA["$defs"]["merge"]["$ref"] == "#/$defs/build"
     jsonschema.Draft202012Validator(part).validate(document)
     assert set(document) <= set(part["properties"]), "a new key must be published"
 
@@ -37,6 +38,7 @@ CALLS = {
     "inspect": ["inspect", "MIX", "--processes", "1"],
     "detokenize": ["detokenize", "MIX", "-o", "rows.jsonl", "--processes", "1"],
     "build": ["build", "--from", "MIX", "--size", "20", "--processes", "1"],
+    "merge": ["merge", "parts", "--size", "20", "--out", "merged"],
     "export": ["export", "PACK", "--to", "vllm", "--out", "exported"],
     "reweight": ["reweight", "RESULTS", "--pack", "PACK", "--against", "OUT"],
     "verify": ["verify", "PACK"],
@@ -55,14 +57,21 @@ def test_documents_are_valid_and_fully_named(
     (pack,) = (example_build / "packs").glob("*/*")
     paths = {"OUT": example_build, "PACK": pack, "RESULTS": results, "MIX": EXAMPLES / "training_mix",
              "ESSAYS": EXAMPLES / "original_benchmark.yaml"}  # fmt: skip
-    done = promptkit_command(*(str(paths.get(w, w)) for w in CALLS[name]), "--json", cwd=tmp_path)
-    check(name, json.loads(done.stdout))
+
+    def document(*words: str) -> dict[str, Any]:
+        done = promptkit_command(*(str(paths.get(w, w)) for w in words), "--json", cwd=tmp_path)
+        return dict(json.loads(done.stdout))
+
+    if name == "merge":  # of what workers left
+        check("worker", document("build", "--from", "MIX", "--worker", "0/1", "--parts", "parts"))
+    check(name, document(*CALLS[name]))
 
 
 def test_every_command_with_json_is_published(promptkit_command: Command) -> None:
     done = promptkit_command("--help")
     commands = set(re.findall(r"^  ([a-z]+)  ", done.stdout.partition("Commands:")[2], re.M))
-    assert commands | {"error"} == set(SCHEMA["$defs"]) == set(CALLS)
+    assert commands | {"error"} == set(CALLS)
+    assert set(SCHEMA["$defs"]) == {*CALLS, "worker"}
 
 
 def test_a_wrong_document_is_not_valid() -> None:
