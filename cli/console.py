@@ -210,7 +210,7 @@ class Progress:
         self.talk = talk
         self.console = talk.err
         self.silent = talk.quiet or talk.json
-        self.started = self.spoke = time.monotonic()
+        self.started = self.spoke = self.stage_began = time.monotonic()
         self.live: Any = None
         self.task: Any = None
         self.stage = ""
@@ -230,20 +230,29 @@ class Progress:
             return
         now = time.monotonic()
         new = stage != self.stage and now - self.started >= 1  # a log says what is going on before it looks stuck
-        self.stage = stage
+        if stage != self.stage:
+            self.stage, self.stage_began = stage, now
         if new or now - self.spoke >= self.EVERY_SECONDS:
             self.spoke = now
             of = f" of {total:,}" if total else ""
-            self.talk.say(f"{stage}: {done:,}{of} ({now - self.started:.0f} s)")
+            left = time_left(done, total, now - self.stage_began)
+            self.talk.say(f"{stage}: {done:,}{of} ({now - self.started:.0f} s{left})")
 
     def _draw(self, stage: str, done: int, total: int | None) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
         from rich.progress import Progress as Live
 
         if self.live is None:
             self.live = Live(
                 SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
-                MofNCompleteColumn(), TimeElapsedColumn(), console=self.console, transient=True,
+                MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True,
             )  # fmt: skip
             self.live.start()
         if stage != self.stage:
@@ -252,3 +261,11 @@ class Progress:
             self.task = self.live.add_task(visible(stage), total=total)
             self.stage = stage
         self.live.update(self.task, completed=done, total=total)
+
+
+def time_left(done: int, total: int | None, seconds: float) -> str:
+    """Return ", about 12 s left" from the rate of a stage so far; nothing before it is a tenth done or has run 3 s."""
+    if not total or seconds < 3 or not total / 10 <= done < total:
+        return ""
+    left = seconds * (total - done) / done
+    return f", about {left / 60:.0f} min left" if left >= 90 else f", about {left:.0f} s left"

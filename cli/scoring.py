@@ -89,7 +89,6 @@ def score_command(
     click.get_current_context().call_on_close(gc.enable)
     from promptkit.candidates import read_candidates
     from promptkit.conversation import opening
-    from promptkit.drift import SAMPLE, draw, is_training_directory
     from promptkit.reference import load_reference
     from promptkit.scoring import score
 
@@ -100,10 +99,13 @@ def score_command(
             raise UsageError(f"--{name.replace('_', '-')} is NaN", hint="give a number")
     path = resolve_reference(talk, against)
     drawn = None
-    if prompts != "-" and fmt is None and is_training_directory(prompts):
-        with Progress(talk) as progress:
-            drawn = draw(prompts, size=sample or SAMPLE, seed=seed, progress=progress)
-    elif sample is not None:
+    if prompts != "-" and fmt is None and not Path(prompts).is_file():  # drift loads all readers
+        from promptkit.drift import SAMPLE, draw, is_training_directory
+
+        if is_training_directory(prompts):
+            with Progress(talk) as progress:
+                drawn = draw(prompts, size=sample or SAMPLE, seed=seed, progress=progress)
+    if sample is not None and drawn is None:
         raise UsageError(f"--sample {sample}: {prompts} is no training directory", hint="leave it out: all are scored")
     candidates = (
         drawn.prompts if drawn else read_candidates(prompts, fmt=fmt, column=column, response=response, weights=weights)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
-UNIT_BYTES = 64 << 20  # a batch of small files; a bigger shard is a unit of its own
+UNIT_BYTES = 32 << 20  # a batch of small files; a bigger shard is a unit of its own
 UNIT_FILES = 256
 PROBE_SHARDS, PROBE_ROWS = 8, 24  # per source and container, for the evidence of tokenizer and template
 MAX_UNKNOWN_IDS = 0.001  # share of ids outside the table above which a file contradicts the tokenizer

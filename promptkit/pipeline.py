@@ -270,7 +270,7 @@ def build(
 
     from promptkit import domains as built_in
     from promptkit import holdout as holding
-    from promptkit import labellers, pack, packing, reference, scoring, writing
+    from promptkit import labellers, pack, packing, reference, scoring, workers, writing
     from promptkit import licences as licensing
     from promptkit.frames import frame_of
 
@@ -331,6 +331,7 @@ def build(
         frame = frame_of(opened, summary.sample, processes=processes, progress=progress)
         summary.sample = []  # decoded now; the ids need not stay in memory
         frame, notes = _comparable(frame)
+        workers.trim()
         held_frame = None if held is None else frame_of(opened, held.pool, processes=processes, progress=progress)
         recipe = {
             "promptkit_version": _version(),
@@ -366,6 +367,7 @@ def build(
         for s in sources:
             s |= {key: by_domain.get(s["source"], {}).get(key) for key in ("domain", "domain_share", "unsure")}
         del summary, frame, of_domains
+        workers.trim()
         fitted = scoring.learn(fitted)
         drawn = packing.pack_rows(
             fitted, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
@@ -373,6 +375,8 @@ def build(
             label=label, by_source=domains, progress=progress,
         )  # fmt: skip
         opened.tokenizer.forget()
+        fitted.kept.clear()
+        workers.trim()
         if progress:
             progress("write", 0, None)
         chosen_with = {"licences": licences} if licences else {}

@@ -34,6 +34,7 @@ from promptkit.conformal import MIN_HELDOUT, MIN_ROWS, View, folds_by_unit
 from promptkit.conversation import canonical
 from promptkit.errors import InputError, IntegrityError, UsageError
 from promptkit.lexical import LexicalProfile, find
+from promptkit.workers import trim
 from promptkit.writing import publish, temporary_beside
 
 if TYPE_CHECKING:
@@ -369,7 +370,12 @@ def fit(
         raise InputError(
             "the sample of the training mix holds no rows", hint="run `promptkit inspect` on the directory"
         )
-    say = progress or (lambda stage, done, total: None)
+
+    def say(stage: str, done: int, total: int | None) -> None:
+        trim()  # each stage frees more than the next one can use
+        if progress:
+            progress(stage, done, total)
+
     model = embedders.embedder(embedder, threads=threads)
     texts = frame["text"].to_list()
     weights = _weights(frame, weight)

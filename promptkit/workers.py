@@ -225,6 +225,14 @@ def each(
             worker.end()
 
 
+def trim() -> None:
+    """Give freed memory back to the system, where the C library only does so when asked (glibc)."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, another system
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def in_order(
     work: Callable[..., Any], batches: Iterable[tuple[Any, ...]], processes: int, setup: tuple[Any, ...] = ()
 ) -> Iterator[Any]:

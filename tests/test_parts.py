@@ -195,3 +195,20 @@ def test_ten_thousand_parts_of_a_few_rows_bind_the_sample(monkeypatch):
 def test_what_cannot_be_done_is_said(mix, tmp_path, call, said):
     with pytest.raises(UsageError, match=said):
         call(mix, tmp_path / "p")
+
+
+def test_the_command_reads_in_shares_merges_and_refuses_what_has_no_effect(mix, tmp_path, promptkit_command):
+    folder = tmp_path / "p"
+    start = ("build", "--from", mix, "--parts", folder, "--sample-size", "40", "--processes", "1")
+    first = promptkit_command(*start, "--worker", "0/2", "--json")
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["worker"] == [0, 2]
+    refused = promptkit_command(*start, "--worker", "1/2", "--size", "3")
+    assert refused.returncode == 2
+    assert "--size" in refused.stderr
+    assert promptkit_command(*start, "--worker", "1/2").returncode == 0
+    merged = promptkit_command("merge", folder, "--out", tmp_path / "out", "--size", "5", "--json")
+    assert merged.returncode == 0, merged.stderr
+    assert json.loads(merged.stdout)["name"] == "mix"
+    assert promptkit_command("build", "--from", mix, "--worker", "2/2", "--parts", folder).returncode == 2
+    assert promptkit_command("build", "--from", mix, "--worker", "0/2").returncode == 2

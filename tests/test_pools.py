@@ -51,7 +51,7 @@ def test_labels_and_masses_of_rows_are_those_of_the_texts():
     messages = ['[{"role":"user","content":"x"}]'] * 3
     labels, P = domains.of_rows(texts, messages, [None, "[]", None])
     parsed = [[{"role": "user", "content": "x"}]] * 3
-    assert labels == domains.label(texts, messages=parsed, tools=[None, [], None], spoken=False)
+    assert labels == domains.label(texts, messages=parsed, tools=[None, [], None], spoken=False, explain=False)
     assert P.tobytes() == domains.masses(texts).tobytes()
     assert domains.of_rows([], [], [])[1].shape == (0, len(domains.DOMAINS))
 
@@ -64,3 +64,11 @@ def test_remembered_texts_are_encoded_to_the_same_ids_and_forgotten():
     assert [i.tolist() for i in tokenizer.encode_batch(texts)] == plain
     tokenizer.forget()
     assert [i.tolist() for i in tokenizer.encode_batch(texts, threads=2)] == plain
+
+
+def test_the_time_left_is_told_once_a_rate_is_known():
+    console = pytest.importorskip("promptkit_cli.console")
+    assert console.time_left(1, 100, 60.0) == ""
+    assert console.time_left(25, 100, 10.0) == ", about 30 s left"
+    assert console.time_left(10, 100, 60.0) == ", about 9 min left"
+    assert console.time_left(100, 100, 60.0) == console.time_left(5, None, 60.0) == ""
