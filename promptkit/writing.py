@@ -230,7 +230,10 @@ def _write(path: Path, data: bytes) -> None:
 def _make_parents(folder: Path) -> list[Path]:
     """Make `folder`; return what had to be made, deepest first, so that a failure leaves no empty folders."""
     missing = [p for p in [folder, *folder.parents] if not p.exists()]
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:  # a file, or a link that leads nowhere
+        raise UsageError(f"output {error.filename}: is no directory", hint="give another place") from None
     return missing
 
 

@@ -205,6 +205,9 @@ def test_an_exporter_of_ones_own_is_a_function(marked: Pack, tmp_path: Path) -> 
         ({"to": "vllm", "template": "kimi-k9"}, "kimi-k2"),
         ({"to": "vllm", "output_tokens": 0}, "above 0"),
         ({"to": "vllm", "concurrency": 0}, "above 0"),
+        ({"to": "vllm", "model": ""}, "the server names it"),
+        ({"to": "vllm", "base_url": ""}, "http://localhost:8000"),
+        ({"to": "vllm", "base_url": "localhost:8000"}, "http://localhost:8000"),
     ],
 )
 def test_bad_options_are_refused_with_the_next_step(
@@ -214,6 +217,29 @@ def test_bad_options_are_refused_with_the_next_step(
         export(marked, out=tmp_path, **options)
     assert said in error.value.hint
     assert not list(tmp_path.iterdir())
+
+
+def test_the_reason_that_nothing_is_carried_gives_the_hint(tmp_path: Path) -> None:
+    """Not the first of the losses, which may be another matter."""
+    late = packed(tmp_path, [row([user("Hm?"), {"role": "system", "content": "Late."}])])
+    with pytest.raises(InputError, match=r"carried: a later system turn \(1\)\n") as error:
+        export(late, "aiperf-multi-turn", tmp_path)
+    assert "aiperf-mooncake" in error.value.hint
+
+
+def test_a_directory_is_no_option_of_the_command_and_has_a_name(
+    marked: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert " ./-odd/vllm/marked.jsonl " in export(marked, "vllm", "-odd").command
+    nameless = packed(tmp_path, [row([user("Hm?")], domain=""), row([user("Ho!")], domain="chat")])
+    assert "vllm/by-domain/none-" in " ".join(export(nameless, "vllm", "out").files)
+
+
+@pytest.mark.parametrize("target", ["vllm", "vllm-spec-bench", "sglang", "aiperf", "genai-perf"])
+def test_a_client_that_loads_the_models_tokenizer_says_so(target: str, marked: Pack, tmp_path: Path) -> None:
+    assert "--tokenizer PATH" in " ".join(export(marked, target, tmp_path).notes)
+    assert "--tokenizer PATH" not in " ".join(export(marked, target, tmp_path, tokenizer="words").notes)
 
 
 # ------------------------------------------------------------------------------------------------ vLLM

@@ -182,6 +182,13 @@ def test_a_file_never_replaces_a_directory(tmp_path):
 
 def test_a_path_below_a_file_is_refused_before_work(tmp_path):
     (tmp_path / "f").write_bytes(b"")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("f", "dangling"):
+        with (
+            pytest.raises(UsageError, match=f"{name}: is no directory"),
+            writing.temporary_beside(tmp_path / name / "x", directory=True),
+        ):
+            pass
     with pytest.raises(UsageError, match="not a directory"):
         writing.check_writable(tmp_path / "f" / "out.jsonl")
     with pytest.raises(UsageError, match="is a file"), writing.only_one(tmp_path / "f"):

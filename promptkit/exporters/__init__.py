@@ -104,6 +104,13 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 
+# Clients that count tokens for themselves and look for the tokenizer under the model's name.
+LOADS_TOKENIZER = frozenset({
+    "vllm", "vllm-spec-bench", "vllm-speed-bench", "sglang", "sglang-agentic-trace", "aiperf", "aiperf-single-turn",
+    "aiperf-multi-turn", "aiperf-mooncake", "genai-perf",
+})  # fmt: skip
+
+
 def export(
     pack: Pack | str | os.PathLike[str],
     to: str | Exporter,
@@ -134,15 +141,20 @@ def export(
     for option, number in (("output_tokens", output_tokens), ("concurrency", concurrency)):
         if number < 1:
             raise UsageError(f"{option} is {number}", hint="a number above 0")
+    if model is not None and not model.strip():
+        raise UsageError("the model's name is empty", hint="give it as the server names it, or leave it to $MODEL")
+    if base_url is not None and not re.match(r"https?://[^/\s]", base_url):
+        raise UsageError(f"base URL {base_url!r}: no http:// or https:// URL", hint="such as http://localhost:8000")
     if template is not None:
         template_named(template)  # an unknown name is an error, whatever the target makes of it
     directory = Path(out) / target
+    shown = f"./{directory}" if str(directory).startswith("-") else str(directory)  # no option of the client
     prompts = list(loaded)
     name = f"{loaded.name}-pack" if loaded.name in ("ids", "export") else loaded.name  # names of our own files
     job = Job(
         prompts=prompts,
         name=name,
-        directory=str(directory),
+        directory=shown,
         base_url=base_url.rstrip("/").removesuffix("/v1") if base_url else None,
         model=model,
         template=template or (loaded.manifest.get("template") or {}).get("name"),
@@ -155,12 +167,12 @@ def export(
     )
     whole = make(job)
     files, commands, notes = dict(whole.files), {}, list(whole.notes)
+    if job.tokenizer_path is None and target in LOADS_TOKENIZER:
+        notes.append("The client loads a tokenizer by the name of the model; where there is none: --tokenizer PATH")
     carried = {prompt_id for prompt_id, _ in whole.ids}
     for domain, some in loaded.by_domain().items():
         folder = _folder(domain)
-        part = make(
-            replace(job, prompts=some, name=f"{name}-{folder}", directory=str(directory / "by-domain" / folder))
-        )
+        part = make(replace(job, prompts=some, name=f"{name}-{folder}", directory=f"{shown}/by-domain/{folder}"))
         if part.ids:
             files |= {f"by-domain/{folder}/{file}": data for file, data in part.files.items()}
             commands[domain] = part.command
@@ -172,7 +184,7 @@ def export(
 
 def _folder(domain: str) -> str:
     """Return the name of a domain's folder: itself, or with a hash where it could not name one."""
-    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", domain)[:64]
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", domain)[:64] or "none"
     return domain if safe == domain else f"{safe}-{hashlib.sha256(domain.encode()).hexdigest()[:8]}"
 
 
@@ -192,10 +204,11 @@ def _write(
     from promptkit.writing import publish, temporary_beside, write_new
 
     if not whole.ids:
-        why = "; ".join(f"{x.what} ({x.count})" for x in whole.losses) or "the pack is empty"
+        reasons = [x for x in whole.losses if x.note.startswith("left out")] or whole.losses
+        why = "; ".join(f"{x.what} ({x.count})" for x in reasons) or "the pack is empty"
         raise InputError(
             f"export of {pack.name} to {target}: not one of {len(pack)} prompts can be carried: {why}",
-            hint=whole.losses[0].note if whole.losses else "give a pack with prompts",
+            hint=reasons[0].note if reasons else "give a pack with prompts",
         )
     domains = {p.id: p.domain for p in pack}
     ids = [{"domain": domains.get(i), "id": i, "reported": reported} for i, reported in whole.ids]
