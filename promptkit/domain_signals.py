@@ -383,6 +383,7 @@ SIGNALS: tuple[Signal, ...] = (
         r"|recommend|pros and cons"
         r"|is it (?:worth|normal|ok|better|possible)|tips for"
         r"|can you (?:explain|tell me|recommend|suggest|describe)|^explain (?:the|to me|how|why|what|in)"
+        r"|\A(?:please )?explain (?!(?:this|your|each|following|code|and)\b)[a-z]"
         r"|describe the|compare (?:and contrast|the)|help me (?:understand|plan|decide|with)"
         r"|discuss the)",
         where="edges",
