@@ -57,6 +57,9 @@ Examples:
     "--pool", multiple=True, metavar="FILE", help="Draw the pack from these prompts, not from the mix; repeatable."
 )
 @click.option("--size", type=click.IntRange(1), default=200, show_default=True, help="Prompts in the pack.")
+@click.option(
+    "--turns", type=click.Choice(["first", "prefix", "all"]), help="What of a row is sent; default: chosen per row."
+)
 @click.option("--name", help="Of the pack; default: the directory's name.")
 @click.option("--version", metavar="X.Y.Z", help="Of the pack; default: 1.0.0, or the least bump over the last one.")
 @click.option(

@@ -116,6 +116,7 @@ def pack_rows(
         )
     if len(chosen) < size:
         notes.append(f"asked for {size} prompts, {len(chosen)} distinct ones were eligible")
+    workers.trim()  # the kernels of the choice
     if progress:
         progress("score", 0, len(chosen))
     score = scoring.score([e.prompt for e in chosen], reference, seed=seed)
@@ -154,6 +155,8 @@ def check_pool(pool: Sequence[Any], max_leak: float | None, *, holdout: bool = F
             "a pool and a holdout were given: a pack is drawn from one of them",
             hint="leave --pool or --holdout out; they make two packs",
         )
+    if max_leak is not None and not 0 <= max_leak <= 1:  # nor NaN, which no share exceeds
+        raise UsageError(f"max_leak is {max_leak}", hint="give a share of n-grams from 0 to 1")
     if max_leak is not None and not pool and not holdout:
         raise UsageError(
             "max_leak was given for a pack drawn from the mix itself, whose every row is in training",

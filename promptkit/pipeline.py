@@ -270,7 +270,7 @@ def build(
 
     from promptkit import domains as built_in
     from promptkit import holdout as holding
-    from promptkit import labellers, pack, packing, reference, scoring, workers, writing
+    from promptkit import labellers, pack, packing, reference, requests, scoring, versions, workers, writing
     from promptkit import licences as licensing
     from promptkit.frames import frame_of
 
@@ -282,6 +282,10 @@ def build(
         raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
+    if version is not None:
+        versions.parse_version(version)
+    if turns is not None and turns not in requests.TURNS:
+        raise UsageError(f"turns is {turns!r}", hint=f"known: {', '.join(requests.TURNS)}")
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     out = Path(out)
     packing.check_pool(pool, max_leak, holdout=holdout is not None)

@@ -193,6 +193,14 @@ def test_prompts_with_secrets_or_personal_data_are_not_drawn_unless_asked_for(
 def test_a_pool_that_is_missing_or_not_there_to_limit_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"pool none\.jsonl: no such file"):
         pipeline.build(tmp_path / "nowhere", out=tmp_path, pool=["none.jsonl"])
+    for odd, told in (
+        ({"max_leak": float("nan"), "pool": [tmp_path]}, "max_leak is nan"),
+        ({"max_leak": 1.5, "pool": [tmp_path]}, "max_leak is 1.5"),
+        ({"version": "1.0"}, "version '1.0'"),
+        ({"turns": "last"}, "turns is 'last'"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            pipeline.build(tmp_path / "nowhere", out=tmp_path, **odd)
     with pytest.raises(UsageError, match="max_leak was given for a pack drawn from the mix"):
         pipeline.build(tmp_path / "nowhere", out=tmp_path, max_leak=0.2)
 
