@@ -175,7 +175,7 @@ def _work(
 
 
 _READ = ("seed", "sample_size", "tokenizer", "template", "processes", "dtype", "fields")
-_OF_WORKERS = ("root", "parts", "worker", "verify_source", *_READ, *CAPS)
+_OF_WORKERS = ("root", "parts", "worker", "verify_source", "memory", *_READ, *CAPS)
 _OF_ALL = ("json_", "quiet", "verbose", "color")
 
 
@@ -252,7 +252,7 @@ def _show_domains(talk: Talk, sources: list[dict[str, Any]]) -> None:
     ]
     if rows:
         talk.heading("domains, by the sampled rows")
-    talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
+        talk.table(["source", "mostly", ">of its rows", ">unsure"], rows, wide="source")
 
 
 def _show_seen(talk: Talk, built: Any) -> None:

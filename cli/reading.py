@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
@@ -38,6 +39,16 @@ def _fields(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> di
     return out
 
 
+def _bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Turn 512M, 4G or 4GiB into bytes."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.I)
+    if not found:
+        raise UsageError(f"--memory {value}: no size", hint="write 4G or 1500M")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
 def reading_options(command: F) -> F:
     """Add the options of every command that reads a training directory; caps reach the command as `limits`."""
 
@@ -46,6 +57,11 @@ def reading_options(command: F) -> F:
         from promptkit.readers import Limits
 
         given = {name: options.pop(name) for name in CAPS}
+        if (memory := options.pop("memory")) is not None:
+            from promptkit.collect import processes_within
+
+            sample = options.get("sample_size") or 0
+            options["processes"] = processes_within(memory, options["processes"], sample)
         return command(*args, limits=Limits(**{k: v for k, v in given.items() if v is not None}), **options)
 
     caps = [
@@ -75,6 +91,9 @@ def reading_options(command: F) -> F:
         ),
         click.option(
             "--dtype", help="Type of ids in files without a header (uint16, uint32, ...); default: by evidence."
+        ),
+        click.option(
+            "--memory", metavar="SIZE", callback=_bytes, help="Use no more processes than fit in this, for example 4G."
         ),
         click.option("--processes", type=click.IntRange(1), help="Worker processes (default: one per core)."),
         click.option("--template", help="Chat template of the ids; default: by evidence."),

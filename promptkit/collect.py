@@ -559,6 +559,27 @@ def run(
                 finished([bad])
 
 
+def processes_within(memory: int, processes: int | None = None, sample_size: int = 0) -> int:
+    """Return how many worker processes fit in `memory` bytes beside the process that samples and fits.
+
+    Rows of ordinary size are assumed; what one row may ask for is `Limits.record_bytes`. Raises UsageError where not
+    even one fits.
+    """
+    room = memory - OWN_BYTES - sample_size * ROW_BYTES
+    if room < WORKER_BYTES:
+        least = OWN_BYTES + sample_size * ROW_BYTES + WORKER_BYTES
+        raise UsageError(
+            f"memory of {memory / 2**20:,.0f} MB: about {least / 2**20:,.0f} MB are needed"
+            + (f" for a sample of {sample_size:,} rows" if sample_size else ""),
+            hint="allow more" + (", or take a smaller --sample-size" if sample_size else ""),
+        )
+    return min(processes or os.cpu_count() or 1, room // WORKER_BYTES)
+
+
+# What was measured, with room to spare: docs/benchmarks.md.
+OWN_BYTES, ROW_BYTES, WORKER_BYTES = 300 << 20, 40 << 10, 320 << 20
+
+
 def foreign(shard: readers.Shard) -> bool:
     """Say whether a library in C++ parses these files: what it does not catch ends the process."""
     return shard.format.startswith(("arrow", "parquet", "litdata"))

@@ -90,7 +90,7 @@ def pack_rows(
     Domain quotas follow the mix's shares; within them the kernel distance (MMD) to the whole sample is minimised, with
     lengths, turns and tools at small weight. Raises InputError if nothing is eligible.
     """
-    from promptkit import domains, scoring
+    from promptkit import domains, scoring, workers
     from promptkit import licences as licensing
 
     notes: list[str] = []

@@ -10,7 +10,8 @@ import pytest
 from conftest import ROOT
 
 import promptkit
-from promptkit import domains, frames, workers
+from promptkit import collect, domains, frames, workers
+from promptkit.errors import UsageError
 from promptkit.tokenizers import load_tokenizer
 
 
@@ -72,3 +73,18 @@ def test_the_time_left_is_told_once_a_rate_is_known():
     assert console.time_left(25, 100, 10.0) == ", about 30 s left"
     assert console.time_left(10, 100, 60.0) == ", about 9 min left"
     assert console.time_left(100, 100, 60.0) == console.time_left(5, None, 60.0) == ""
+
+
+def test_a_bound_on_memory_is_a_bound_on_processes():
+    assert collect.processes_within(64 << 30, 8, 20_000) == 8
+    assert collect.processes_within(2 << 30, 8, 20_000) < 8
+    assert collect.processes_within(2 << 30, 8, 20_000) <= collect.processes_within(3 << 30, 8, 20_000)
+    assert collect.processes_within(64 << 30, None) == (os.cpu_count() or 1)
+    with pytest.raises(UsageError, match=r"1,\d\d\d MB are needed for a sample of 20,000 rows"):
+        collect.processes_within(512 << 20, 8, 20_000)
+
+
+@pytest.mark.parametrize(("given", "code"), [("100T", 0), ("12", 2), ("4X", 2)])
+def test_memory_is_given_with_a_unit(promptkit_command, given, code):
+    done = promptkit_command("inspect", ROOT / "examples" / "training_mix", "--memory", given, "--json")
+    assert done.returncode == code, done.stderr
