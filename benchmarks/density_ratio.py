@@ -59,7 +59,7 @@ def measure(o: argparse.Namespace) -> dict[str, dict[float, list[float]]]:
     ref = worlds.fit([p for _, p in fit_rows], [s for s, _ in fit_rows], load_tokenizer(o.tokenizer), 0)
     own = [p for (_, p), k in zip(rows, kept, strict=True) if k]
     foreign = [ps[i] for ps in strange for i in rng.permutation(len(ps))[:25]]
-    seen = scoring._look([*own, *foreign], ref)
+    seen = scoring._look([*own, *foreign], ref, None)
     fitted, held = (np.asarray(ref.X)[r] for r in scoring._split(ref))
     base = median_squared_distance(fitted)
     found: dict[str, dict[float, list[float]]] = {}

@@ -135,7 +135,7 @@ class Judge:
     """What `score` says of any set of these prompts, each looked at once. Equal weights, shares by rows."""
 
     def __init__(self, prompts: Sequence[Prompt], ref: Any) -> None:
-        self.seen = scoring._look(list(prompts), ref)
+        self.seen = scoring._look(list(prompts), ref, None)
         rows, self.names, weights = scoring._mix_rows(ref, "rows", self.seen.compared)
         fit_rows, held = scoring._split(ref)
         if not len(held):

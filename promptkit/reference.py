@@ -215,6 +215,10 @@ class Reference:
         """Return the cluster of each row of X, int64 (m,); vectors are rounded first, so near ties are stable."""
         return regions.assign(X, self.centroids)
 
+    def region(self, X: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the region (m,) of vectors (m, d), for `View.typicality`: finer than what is shown, and unnamed."""
+        return regions.assign(X, self._arrays["regions"])
+
     def find_units(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the unit of the mix that each text belongs to, int64 (m,); -1 where it is not in the sample.
 
@@ -400,6 +404,8 @@ def fit(
     # The number alone may see rows that are held out: it says nothing of where they lie, and hangs less on the seed.
     centroids = regions.fit(X[in_fit], n_clusters=n_clusters or regions.stable_number(X))
     cluster = regions.assign(X, centroids)
+    region_centroids = regions.fit_regions(X[in_fit], rng=seed)
+    region = regions.assign(X, region_centroids)
 
     say("label", 0, len(texts))
     domain, unsure = _labels(frame, texts, label, by_source)
@@ -413,11 +419,11 @@ def fit(
     )
 
     say("fit prompts", 0, len(texts))
-    shared: Any = {"centroids": centroids, "n_vocab": tokenizer.n_vocab, "threads": threads}
+    shared: Any = {"centroids": region_centroids, "n_vocab": tokenizer.n_vocab, "threads": threads}
     everyone = np.arange(len(texts), dtype=np.int64)
     mass_of_mix, affinity, likeliest = _affinities(texts, folds, in_fit, weights, masses, seed)
     prompts = View.fit(
-        ids, rows=everyone, folds=folds, units=units, clusters=cluster, affinity=affinity, domain=likeliest, **shared
+        ids, rows=everyone, folds=folds, units=units, clusters=region, affinity=affinity, domain=likeliest, **shared
     )
     answers = frame["response_text"].to_list()
     answered = np.array([i for i, a in enumerate(answers) if a and a.strip()], dtype=np.int64)
@@ -430,7 +436,7 @@ def fit(
             rows=answered,
             folds=_refold(folds[answered], units[answered], seed),
             units=units[answered],
-            clusters=cluster[answered],
+            clusters=region[answered],
             **shared,
         )
 
@@ -438,6 +444,7 @@ def fit(
     arrays: dict[str, NDArray[Any]] = {
         "vectors": X,
         "centroids": centroids,
+        "regions": region_centroids,
         "units": units,
         "templated": templated,
         **_sketches(texts),

@@ -357,10 +357,10 @@ def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -
             f"{len(texts)} of {reference.X.shape[1]} as in the reference",
             hint="use the embedder, and its version, that the reference was built with",
         )
-    cluster = reference.assign(X)
+    cluster, region = reference.assign(X), reference.region(X)
     units = reference.find_units(texts)
     affinity, likeliest = reference.domain_evidence(texts)
-    seen = reference.prompts.typicality(ids, cluster, affinity=affinity, domain=likeliest, exclude_units=units)
+    seen = reference.prompts.typicality(ids, region, affinity=affinity, domain=likeliest, exclude_units=units)
     labels = labellers.labels(
         texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], label=label
     )
@@ -372,7 +372,7 @@ def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -
     answered = [i for i, p in enumerate(prompts) if p.response and p.response.strip()]
     if answered and reference.responses is not None:
         answer_ids = reference.tokenizer.encode_batch([prompts[i].response or "" for i in answered])
-        answers = reference.responses.typicality(answer_ids, cluster[answered], exclude_units=units[answered])
+        answers = reference.responses.typicality(answer_ids, region[answered], exclude_units=units[answered])
         response_typicality[answered], response_bits[answered] = answers.typicality, answers.cross_entropy
     return _Seen(
         texts=texts,

@@ -106,8 +106,8 @@ def test_a_saved_reference_says_what_the_fitted_one_says(fitted, saved):
     np.testing.assert_array_equal(again.embed(texts), X)
     np.testing.assert_array_equal(again.embed(texts, ids=ids), X)
     for view in ("prompts", "responses"):
-        a = getattr(again, view).typicality(ids, again.assign(X))
-        b = getattr(fitted, view).typicality(ids, fitted.assign(X))
+        a = getattr(again, view).typicality(ids, again.region(X))
+        b = getattr(fitted, view).typicality(ids, fitted.region(X))
         assert a.typicality.tobytes() == b.typicality.tobytes()
     assert a.typicality[2] < a.typicality[0]
 
@@ -294,7 +294,7 @@ def test_few_rows_give_neighbours_and_no_p_values(words, n, tmp_path):
     ref = reference.fit(frame(n), tokenizer=words)
     ref = reference.load_reference(ref.save(tmp_path / "r"))
     texts = ["sort a list", "", "x", "list " * 20_000]
-    found = ref.prompts.typicality(words.encode_batch(texts), ref.assign(ref.embed(texts)))
+    found = ref.prompts.typicality(words.encode_batch(texts), ref.region(ref.embed(texts)))
     assert np.isnan(found.typicality).all()
     assert np.isfinite(found.cross_entropy).all()
     assert (found.nearest[0] >= 0).sum() == min(n, 10)
@@ -311,7 +311,7 @@ def test_a_mix_of_equal_rows_fits_and_refuses_p_values(words):
 
 def test_odd_candidates_are_scored(fitted):
     texts = ["", "sort", "\x00\ud800", "sort list " * 10_000, "完全な外国語"]
-    found = fitted.prompts.typicality(fitted.tokenizer.encode_batch(texts), fitted.assign(fitted.embed(texts)))
+    found = fitted.prompts.typicality(fitted.tokenizer.encode_batch(texts), fitted.region(fitted.embed(texts)))
     assert ((found.typicality > 0) & (found.typicality <= 1)).all()
     assert found.typicality[4] <= found.typicality[1]
 
@@ -351,7 +351,7 @@ from promptkit.reference import load_reference
 import numpy as np
 ref = load_reference({str(saved)!r}, tokenizer=object())
 ids = [np.array([1, 2, 3])] * 3
-ref.prompts.typicality(ids, ref.assign(ref.embed(None, ids=ids)))
+ref.prompts.typicality(ids, ref.region(ref.embed(None, ids=ids)))
 print(sorted({{"sklearn", "torch", "polars", "sentence_transformers"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -397,7 +397,7 @@ def test_typicality_separates_real_sources_as_measured():
 
     def p(texts):
         ids = tokenizer.encode_batch(texts)
-        clusters = ref.assign(ref.embed(texts, ids=ids))
+        clusters = ref.region(ref.embed(texts, ids=ids))
         affinity, domain = ref.domain_evidence(texts)
         return ref.prompts.typicality(ids, clusters, affinity=affinity, domain=domain).typicality
 

@@ -88,8 +88,8 @@ def prompt_scores(ref: Any, texts: list[str]) -> dict[str, np.ndarray]:
     """Return what the reference says of each prompt, and baselines that read the prompt alone or its vocabulary."""
     ids = ref.tokenizer.encode_batch(texts)
     X = ref.embed(texts, ids=ids)
-    cluster, (affinity, domain), units = ref.assign(X), ref.domain_evidence(texts), ref.find_units(texts)
-    seen = ref.prompts.typicality(ids, cluster, affinity=affinity, domain=domain, exclude_units=units)
+    region, (affinity, domain), units = ref.region(X), ref.domain_evidence(texts), ref.find_units(texts)
+    seen = ref.prompts.typicality(ids, region, affinity=affinity, domain=domain, exclude_units=units)
     known = ref.prompts.profile.tfidf.terms
     S = np.sort(X @ ref.X[~ref.sample["heldout"].to_numpy()].T, axis=1)[:, -10:]
     return {
@@ -101,14 +101,15 @@ def prompt_scores(ref: Any, texts: list[str]) -> dict[str, np.ndarray]:
         "lsa_centroid": X @ ref.X.mean(axis=0),
         "vocabulary_overlap": np.array([np.isin(i, known).mean() if len(i) else 0.0 for i in ids]),
         "n_tokens": np.array([float(len(i)) for i in ids]),
-        "cluster": cluster,
+        "cluster": ref.assign(X),
+        "region": region,
         "in_mix": units >= 0,
-        **_oddness_parts(ref, seen, affinity, domain, cluster),
+        **_oddness_parts(ref, seen, affinity, domain, region),
     }
 
 
 def _oddness_parts(
-    ref: Any, seen: Any, affinity: np.ndarray, domain: np.ndarray, cluster: np.ndarray
+    ref: Any, seen: Any, affinity: np.ndarray, domain: np.ndarray, region: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return what typicality is the p-value of, and the sums of ranks it is made from: what each step is worth.
 
@@ -122,8 +123,8 @@ def _oddness_parts(
     words = view._rank_distance(-seen.closeness) + view._rank_bits(seen.cross_entropy)
     foreign = view._rank_affinity(-affinity)
     near = Neighbours(seen.nearest, seen.nearest_cosine)
-    inside = _in_region(near, ref.sample["cluster"].to_numpy(), cluster)
-    group = np.where(inside, view._group_of[cluster], -1)
+    inside = _in_region(near, ref.region(ref.X), region)
+    group = np.where(inside, view._group_of[region], -1)
     odd = view._less_usual(view._odd(seen.closeness, seen.cross_entropy, affinity), group)
     return {
         "minus_oddness": -odd / n,
@@ -147,8 +148,8 @@ def response_view(ref: Any, answers: dict[int, str]) -> Any:
         rows=some,
         folds=np.where(held, 0, -1)[some],
         units=ref.sample["unit"].to_numpy()[some],
-        clusters=ref.sample["cluster"].to_numpy()[some],
-        centroids=ref.centroids,
+        clusters=ref.region(ref.X)[some],
+        centroids=ref._arrays["regions"],
         n_vocab=ref.tokenizer.n_vocab,
         threads=2,
     )
@@ -222,7 +223,7 @@ def main() -> None:
         by_set += [{"mix": mix, **row} for row in set_scores(ref, ref.embed(texts), found, sets)]
         for seed in range(len(args.answers)):  # prompts are the same for every seed, answers are not
             view = response_view(ref, train_answers[seed]) if seed else ref.responses
-            said = response_scores(ref, view, found["cluster"], replies[seed])
+            said = response_scores(ref, view, found["region"], replies[seed])
             by_response.append(pa.table({**same, "seed": [seed] * len(test), **said}))
         print(f"mix {mix}: scored, {time.perf_counter() - began:.0f} s", flush=True)
     by_response = [t for seed in range(len(args.answers)) for t in by_response[seed :: len(args.answers)]]
