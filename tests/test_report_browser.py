@@ -248,3 +248,22 @@ def test_a_mix_of_20000_rows_is_ready_within_two_seconds(open_page: Open, tmp_pa
         seconds.append(page.evaluate("performance.now()") / 1000)
         assert "To hover over: 4,996 of 20,000 rows, 4 of 4 candidates" in page.locator("#map").inner_text()
     assert min(seconds) < 2
+
+
+def test_20000_long_prompts_on_a_map_stay_below_the_limit_and_say_what_is_shown(tmp_path: Path) -> None:
+    import re
+
+    from promptkit.report import MAX_BYTES, render
+
+    first = score_json()["prompts"][0]
+    prompts = [{**first, "index": i, "id": f"{i:032x}", "typicality": i / 20_000} for i in range(20_000)]
+    path = render(
+        score=score_json(prompts=prompts, n=20_000), reference=mix(20_000, text="<script>&日本語 " * 20),
+        texts=["<&>'\"日本語 " * 200] * 20_000, out=tmp_path / "r.html",
+    )  # fmt: skip
+    page = path.read_text(encoding="utf-8")
+    assert path.stat().st_size <= MAX_BYTES
+    rows, candidates = re.findall(r"To hover over: ([\d,]+) of 20,000 rows, ([\d,]+) of 20,000 candidates", page)[0]
+    assert page.count('<circle class="foreign"') == int(candidates.replace(",", ""))
+    assert int(rows.replace(",", "")) >= 100
+    assert re.search(r"Shown \d+ of 20,000, least typical first", page)

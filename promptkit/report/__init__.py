@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from promptkit.reference import Reference
 
 MAX_BYTES = 3_000_000
-MAX_PROMPTS = 1000
 
 
 def render(
@@ -51,13 +50,10 @@ def render(
     manifest = getattr(pack, "manifest", None)
     if not title and isinstance(manifest, dict) and (score is None or texts is None):
         title = f"pack {manifest.get('name')}@{manifest.get('version')}"
-    n, points = MAX_PROMPTS, views.MAP_POINTS
-    while True:
-        context = views.page(score, reference, pack, texts, title or "promptkit report", n, points)
+    context: dict[str, Any] | None = views.page(score, reference, pack, texts, title or "promptkit report")
+    while context is not None:
         page = _page(context).encode("utf-8")
-        if len(page) <= MAX_BYTES or n < 10:
-            break
-        n, points = n // 2, points // 2
+        context = views.shrink(context) if len(page) > MAX_BYTES else None
     write_file(out, page)
     return Path(out)
 

@@ -18,6 +18,7 @@ TEXT_CHARACTERS = 600  # of one prompt on the page
 NEAREST_CHARACTERS = 200
 EXAMPLE_CHARACTERS = 400
 WIDTH = 400  # of the distance axis
+MAX_PROMPTS = 1000  # in the table
 MAP_POINTS = 5000  # that can be hovered over, of all layers together
 HOVER_CHARACTERS = 140
 
@@ -276,9 +277,8 @@ def _map(
     beside: Any,
     texts: Sequence[str] | None,
     name: str,
-    points: int,
 ) -> dict[str, Any] | None:
-    """Lay out the mix and what is shown with it; at most `points` places have a text to hover over."""
+    """Lay out the mix and what is shown with it; at most MAP_POINTS places have a text to hover over."""
     from promptkit.report.projection import project
 
     layers: list[tuple[str, list[dict[str, Any]]]] = []
@@ -290,9 +290,9 @@ def _map(
     if beside is not None:
         layers.append(("pack", [_pack_place(p) for p in beside]))
     total = sum(len(rows) for _, rows in layers)
-    layers = [(label, rows[: points // (2 * len(layers))]) for label, rows in layers]
+    layers = [(label, rows[: MAP_POINTS // (2 * len(layers))]) for label, rows in layers]
     shown = [row for _, rows in layers for row in rows]
-    found = project(reference, [row.pop("opening") for row in shown], points=points - len(shown))
+    found = project(reference, [row.pop("opening") for row in shown], points=MAP_POINTS - len(shown))
     if found is None:
         return None
     for row, (x, y) in zip(shown, found.here.tolist(), strict=True):
@@ -315,11 +315,49 @@ def _map(
         },
         "layers": [{"name": label, **_columns(rows)} for label, rows in layers],
         "domains": sorted({*sample["domain"].to_list(), *(str(row["domain"]) for row in shown)}),
-        "note": f"Shaded: all {_n(found.n_rows, 'sampled row')} of the mix. To hover over: {len(rows):,} of "
-        f"{_n(found.n_rows, 'row')}"
-        + (f", {len(shown):,} of {total:,} {name if beside is None else 'prompts'}" if layers else "")
-        + f". The two directions hold {100 * found.explained:.0f} % of the mix's variation.",
+        "n_rows": found.n_rows,
+        "n_prompts": total,
+        "what": name if beside is None else "prompts",
+        "explained": found.explained,
     }
+
+
+def _map_note(m: dict[str, Any]) -> str:
+    said = f"Shaded: all {_n(m['n_rows'], 'sampled row')} of the mix. To hover over: {len(m['mix']['x']):,} of "
+    said += _n(m["n_rows"], "row")
+    if m["layers"]:
+        said += f", {sum(len(layer['x']) for layer in m['layers']):,} of {m['n_prompts']:,} {m['what']}"
+    return f"{said}. The two directions hold {100 * m['explained']:.0f} % of the mix's variation."
+
+
+def shrink(context: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the page with half as many prompts, or half the points, whichever holds more text; None at the end."""
+    prompts, m = context["prompts"], context["map"]
+    table = sum(len(p["text"]) + sum(len(x["text"]) for x in p["nearest"]) for p in prompts)
+    layers = m["layers"] if m else []
+    points = sum(map(len, m["mix"]["text"])) + 2 * sum(len(t) for x in layers for t in x["text"]) if m else 0
+    if table >= points and len(prompts) >= 20:
+        return _noted({**context, "prompts": prompts[: len(prompts) // 2]})
+    if m is None or len(m["mix"]["x"]) + sum(len(layer["x"]) for layer in layers) < 20:
+        return None
+    halves = [{k: x[: (len(x) + 1) // 2] if isinstance(x, list) else x for k, x in layer.items()} for layer in layers]
+    marks, at = [], 0
+    for whole, half in zip(layers, halves, strict=True):
+        marks += m["marks"][at : at + len(half["x"])]
+        at += len(whole["x"])
+    mix = {k: x[::2] for k, x in m["mix"].items()}
+    return _noted({**context, "map": {**m, "mix": mix, "layers": halves, "marks": marks}})
+
+
+def _noted(context: dict[str, Any]) -> dict[str, Any]:
+    """Say how much of the whole is shown."""
+    prompts, m = context["prompts"], context["map"]
+    shown = f"Shown {len(prompts):,} of {context['n_prompts']:,}, {context['order']}. Open a row for its text."
+    context["prompts_note"] = shown
+    context["prompt_domains"] = sorted({p["domain"] for p in prompts if p["domain"]})
+    if m:
+        context["map"] = {**m, "note": _map_note(m)}
+    return context
 
 
 def _drawing(found: Any, shown: list[dict[str, Any]]) -> dict[str, Any]:
@@ -424,9 +462,7 @@ def _top(rows: list[dict[str, Any]]) -> float:
     )
 
 
-def page(
-    score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, title: str, limit: int, points: int
-) -> dict[str, Any]:
+def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, title: str) -> dict[str, Any]:
     """Return the template's variables for whatever of score, reference and pack there is."""
     v = as_json(score) if score is not None else None
     name = "candidates" if pack is None or (v is not None and texts is not None) else "pack"
@@ -468,13 +504,13 @@ def page(
     typicality = {"key": "typicality", "name": "typicality", "number": True, "digits": 3}
     columns: list[dict[str, Any]] = [typicality]
     if v is not None and v.get("prompts"):
-        prompts, total = _prompt_rows(v, texts, limit), len(v["prompts"])
+        prompts, total = _prompt_rows(v, texts, MAX_PROMPTS), len(v["prompts"])
         columns += [
             {"key": "closeness", "name": "closeness", "number": True, "digits": 2},
             {"key": "cross_entropy", "name": "bits/token", "number": True, "digits": 2},
         ]
     elif pack is not None:
-        prompts, total = _pack_rows(pack, limit), len(pack)
+        prompts, total = _pack_rows(pack, MAX_PROMPTS), len(pack)
         columns += [
             {"key": "n_prompt_tokens", "name": "input", "number": True, "digits": 0},
             {"key": "expected_output_tokens", "name": "output", "number": True, "digits": 0},
@@ -507,12 +543,12 @@ def page(
         "top_source": max(
             (max(s["row_share"], s["here"] or 0.0, *(s["band"] or (0.0,))) for s in sources), default=1.0
         ),
-        "map": _map(v, reference, pack, beside, texts, name, points) if reference is not None else None,
+        "map": _map(v, reference, pack, beside, texts, name) if reference is not None else None,
         "lengths": _lengths(reference, pack, texts, name),
         "missing": missing,
         "prompts": prompts,
-        "prompts_note": f"Shown {len(prompts):,} of {total:,}, {order}. Open a row for its text.",
-        "prompt_domains": sorted({p["domain"] for p in prompts if p["domain"]}),
+        "n_prompts": total,
+        "order": order,
         "columns": columns,
         "provenance": _provenance(v, reference, pack),
         "definitions": list(DEFINITIONS.items()),
@@ -521,6 +557,7 @@ def page(
         ("map", "Map"), ("domains", "Domains"), ("clusters", "Regions"), ("sources", "Sources"), ("lengths", "Lengths"),
         ("missing", "Missing"), ("prompts", "Prompts"), ("provenance", "Provenance"),
     )  # fmt: skip
+    context = _noted(context)
     context["sections"] = [(i, label) for i, label in ids if context[i]] + [("definitions", "Definitions")]
     return context
 
