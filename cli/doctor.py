@@ -22,7 +22,7 @@ NEEDED = (
     "click", "numpy", "scipy", "polars", "pyarrow", "scikit-learn", "tiktoken", "tokenizers", "zstandard", "orjson",
     "rich", "jinja2", "ruamel.yaml", "py3langid", "threadpoolctl",
 )  # fmt: skip
-OPTIONAL = ("datasets", "sentence-transformers", "torch", "ray")
+OPTIONAL = ("datasets", "sentence-transformers", "torch", "ray", "bokeh", "matplotlib")
 LITTLE_DISK = 1 << 30
 
 

@@ -101,3 +101,14 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     for name in set(promptkit.__all__) - {"__version__"}:
         assert re.search(rf'id="promptkit\.\w+\.{name}"', api), name
     assert "Prompts with an identity" in api
+
+
+def test_completion_completes(promptkit_command: Command) -> None:
+    page = (DOCS / "terminal.md").read_text(encoding="utf-8")
+    (variable, shell) = re.findall(r"eval \"\$\((\w+)=(\w+) promptkit\)\"", page)[0]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    script = promptkit_command(env={**env, variable: shell})
+    assert "complete -o nosort -F _promptkit_completion promptkit" in script.stdout, script.stderr
+    asked = {variable: "bash_complete", "COMP_WORDS": "promptkit score --min", "COMP_CWORD": "2"}
+    done = promptkit_command(env={**env, **asked})
+    assert "plain,--min-fidelity" in done.stdout.splitlines()
