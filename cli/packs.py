@@ -12,7 +12,7 @@ from promptkit.errors import InputError, PromptkitError, UsageError
 from promptkit.visible import count, number
 
 from .app import shared
-from .console import Talk, plain
+from .console import Talk, plain, some
 
 
 @click.command(
@@ -46,7 +46,7 @@ def verify_command(talk: Talk, pack: str, expect: str | None, signature: str | N
     if found["ok"]:
         talk.next("promptkit", "score", pack, note="how well does it represent the mix?")
         return 0
-    talk.error(f"{pack}: {len(found['problems'])} problems", "fetch the pack again; do not benchmark with it")
+    talk.error(f"{pack}: {some(len(found['problems']), 'problem')}", "fetch the pack again; do not benchmark with it")
     return 5
 
 

@@ -576,6 +576,7 @@ def test_verify_names_the_problems_and_exits_5(run, monkeypatch):
     )
     done = run("verify", "pack")
     assert done.code == 5
+    assert "1 problem\n" in done.err
     assert "prompts.jsonl: sha256 differs" in done.out
     assert json.loads(run("verify", "pack", "--json").out)["ok"] is False
 
