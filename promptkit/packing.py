@@ -138,9 +138,10 @@ def pack_rows(
         rows = [r for r, ok in zip(rows, share, strict=True) if ok]
         if not rows:
             found = ", ".join(sorted({r["licence"] for r in withheld}))
+            source = next((r["source"] for r in withheld if r["source"]), "SOURCE")
             raise InputError(
                 f"no prompt of the pack may be shared on: licences are {found}",
-                hint="state what you know with --licence SOURCE=SPDX, for example --licence A1_code=Apache-2.0",
+                hint=f"state what you know with --licence SOURCE=SPDX, for example --licence {source}=Apache-2.0",
             )
         if withheld:
             score = scoring.score([e.prompt for e, ok in zip(chosen, share, strict=True) if ok], reference, seed=seed)

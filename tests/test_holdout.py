@@ -215,8 +215,10 @@ def test_redistributable_leaves_out_what_may_not_be_shared_and_says_how_to_have_
     assert f"{len(whole) - len(part)} further prompts were chosen and are withheld" in (
         Path(shared.pack) / "README.md"
     ).read_text("utf-8")
-    with pytest.raises(InputError, match="no prompt of the pack may be shared on: licences are NOASSERTION"):
+    told = r"no prompt of the pack may be shared on: licences are NOASSERTION\n.*--licence (\w+)=Apache-2.0"
+    with pytest.raises(InputError, match=told) as error:
         promptkit.build(folder, out=tmp_path / "n", size=5, processes=1, redistributable=True)
+    assert (folder / str(error.value).rpartition("--licence ")[2].partition("=")[0]).is_dir(), "a source of this mix"
 
 
 def test_a_licence_of_a_source_that_is_not_there_is_refused(mix, tmp_path):
