@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from promptkit import domains, reference, scoring
+from promptkit import domains, inference, reference, scoring
 from promptkit.comparison import ALPHA, Mix, Rows
 from promptkit.conversation import Prompt, canonical, opening, prompt_id
 
@@ -146,6 +146,7 @@ class Judge:
             np.bincount(labels, weights, minlength=size) / weights.sum()
             for labels, size in ((rows.domains, len(self.names)), (rows.clusters, len(ref.centroids)))
         ]
+        self.m = inference.effective_size(weights)
         self.fitted_units = rows.units[fit_rows]
         self.mix = Mix(
             rows.take(fit_rows), rows.take(held), cluster_shares=self.shares[1], domain_shares=self.shares[0]
@@ -153,11 +154,13 @@ class Judge:
 
     def take(self, at: np.ndarray) -> tuple[scoring._Seen, Rows, np.ndarray]:
         """Return what is known of the prompts `at`, and them as rows in the one order that a score counts them in."""
-        picked = {}
-        for f in fields(self.seen):
-            value = getattr(self.seen, f.name)
-            picked[f.name] = value[at] if isinstance(value, np.ndarray) else [value[i] for i in at]
-        seen = replace(self.seen, **picked)
+
+        def picked(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {k: picked(v) for k, v in value.items()}
+            return value[at] if isinstance(value, np.ndarray) else [value[i] for i in at]
+
+        seen = replace(self.seen, **{f.name: picked(getattr(self.seen, f.name)) for f in fields(self.seen)})
         n = len(at)
         order = np.array(sorted(range(n), key=lambda i: (seen.texts[i], seen.compared[i])), dtype=np.int64)
         rows = Rows(seen.X, seen.cluster, self.domains[at], seen.typicality, np.arange(n), np.full(n, 1.0 / n))
@@ -169,7 +172,7 @@ class Judge:
         seen, candidates, order = self.take(at)
         n, w = len(at), candidates.weights
         found = scoring._Set(
-            n=n, n_effective=float(n), n_foreign=int((seen.typicality < ALPHA).sum()), domain_names=self.names,
+            n=n, n_effective=float(n), m=self.m, n_foreign=int((seen.typicality < ALPHA).sum()), domain_names=self.names,
             domain_shares=(self.shares[0], np.bincount(candidates.domains, w, minlength=len(self.names))),
             cluster_shares=(self.shares[1], np.bincount(candidates.clusters, w, minlength=len(self.shares[1]))),
             influence=np.full(n, np.nan),
@@ -181,8 +184,9 @@ class Judge:
         found.floor = float(found.chance.distance.mean())
         low, high = np.quantile(found.chance.distance, [0.025, 0.975])
         found.intervals["noise_floor"] = (float(low), float(high))
-        scoring._excess(found, self.mix, candidates, found.chance.excess2)
-        scoring._fidelity(found, float(w @ (candidates.typicality >= ALPHA)))
+        share = float(w @ (candidates.typicality >= ALPHA))
+        scoring._fidelity(found, share)
+        scoring._excess(found, self.mix, candidates, found.chance.excess2, share)
         if test:
             found.joint = self.mix.test(self.mix.table(candidates), w, draws=draws, rng=rng)
         in_fit = np.isin(seen.units[order], self.fitted_units)

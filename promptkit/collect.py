@@ -603,7 +603,8 @@ def is_lossy(account: Iterable[readers.FileAccount], max_bad_shards: int, max_ba
     entries = list(account)
     rows = sum(a.rows for a in entries)
     failed = sum(a.rows_failed for a in entries)
-    return sum(a.status == "failed" for a in entries) > max_bad_shards or failed > max_bad_rows * max(1, rows + failed)
+    few = failed <= max_bad_rows * max(1, rows + failed)  # NaN is no limit that anything keeps
+    return sum(a.status == "failed" for a in entries) > max_bad_shards or not few
 
 
 def loss_line(account: Iterable[readers.FileAccount]) -> str:

@@ -27,7 +27,7 @@ def resolve(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
     plugins = {e.name: e for e in entry_points(group=f"promptkit.{kind}")}
     if name in plugins:
         return plugins[name].load()
-    raise UsageError(f"unknown {kind} {name!r}", hint=suggest(name, [*known, *plugins]))
+    raise UsageError(f"unknown {kind.removesuffix('s')} {name!r}", hint=suggest(name, [*known, *plugins]))
 
 
 def suggest(name: str, known: list[str]) -> str:
