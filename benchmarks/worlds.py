@@ -172,7 +172,8 @@ class Judge:
         seen, candidates, order = self.take(at)
         n, w = len(at), candidates.weights
         found = scoring._Set(
-            n=n, n_effective=float(n), m=self.m, n_foreign=int((seen.typicality < ALPHA).sum()), domain_names=self.names,
+            n=n, n_effective=float(n), m=self.m, n_foreign=int((seen.typicality < ALPHA).sum()),
+            domain_names=self.names,
             domain_shares=(self.shares[0], np.bincount(candidates.domains, w, minlength=len(self.names))),
             cluster_shares=(self.shares[1], np.bincount(candidates.clusters, w, minlength=len(self.shares[1]))),
             influence=np.full(n, np.nan),

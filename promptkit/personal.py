@@ -33,7 +33,8 @@ EMAIL, PHONE, KEY = "e-mail address", "phone number", "key or token"
 _PLUGINS = {
     "aws": "AWSKeyDetector", "azure_storage_key": "AzureStorageKeyDetector",
     "discord": "DiscordBotTokenDetector", "github_token": "GitHubTokenDetector", "gitlab_token": "GitLabTokenDetector",
-    "mailchimp": "MailchimpDetector", "pypi_token": "PypiTokenDetector", "sendgrid": "SendGridDetector", "slack": "SlackDetector",
+    "mailchimp": "MailchimpDetector", "pypi_token": "PypiTokenDetector", "sendgrid": "SendGridDetector",
+    "slack": "SlackDetector",
     "square_oauth": "SquareOAuthDetector", "stripe": "StripeDetector", "telegram_token": "TelegramBotTokenDetector",
     "twilio": "TwilioKeyDetector",
 }  # fmt: skip
