@@ -151,8 +151,10 @@ class Talk:
             self._print(Text(visible(text, lines=True), style=style), stderr=True, soft_wrap=True)
 
     def next(self, *words: object, note: str = "") -> None:
-        """Print the next step: a command that works when pasted, and why one would."""
-        self.say("next: " + shell(*words) + (f"    {note}" if note else ""), "cyan")
+        """Print the next step: a line that works when pasted, and below it why one would."""
+        self.say("next: " + shell(*words), "cyan")
+        if note:
+            self.say(f"      {note}", "cyan")
 
     def error(self, message: str, hint: str = "") -> None:
         from rich.text import Text

@@ -514,7 +514,7 @@ def test_build_passes_options_and_prints_what_to_cite(run, pipeline):
     assert (options["size"], options["max_leak"], options["name"], options["out"]) == (50, 0.2, "m", "promptkit-out")
     assert f"cite as    m@1.0.0+sha256:{'cd' * 32}" in done.out
     assert "note       few rows" in done.out
-    assert "next: promptkit score promptkit-out/packs/m/1.0.0    " in done.err
+    assert "next: promptkit score promptkit-out/packs/m/1.0.0\n" in done.err
 
 
 def test_build_says_loudly_whether_the_drafter_has_seen_the_pack(run, pipeline):
