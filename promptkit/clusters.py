@@ -46,10 +46,9 @@ def fit(X: NDArray[np.float32], *, n_clusters: int = N_CLUSTERS) -> NDArray[np.f
     rows another order may give other clusters.
     """
     G = _grid(X)
-    n_distinct = len(np.unique(G, axis=0)) if len(G) else 0
-    k = max(1, min(n_clusters, len(G) // ROWS_PER_CLUSTER, n_distinct))
-    if n_distinct < 2:
-        return (G[:1] / _GRID).astype(np.float32) if len(G) else np.zeros((1, X.shape[1]), dtype=np.float32)
+    k = _possible(G, n_clusters)
+    if not k:
+        return _only_centroid(G)
     some = _some(G, _TREE_ROWS)
     C = _lloyd(G, _cut(some, _tree(some), k))
     sizes = np.bincount((G @ C.T).argmax(axis=1), minlength=len(C))
@@ -66,10 +65,9 @@ def fit_regions(X: NDArray[np.float32], *, rng: np.random.Generator | int = 0) -
     """
     rng = np.random.default_rng(rng)
     G = _grid(X)
-    n_distinct = len(np.unique(G, axis=0)) if len(G) else 0
-    k = max(1, min(N_CLUSTERS, len(G) // ROWS_PER_CLUSTER, n_distinct))
-    if n_distinct < 2:
-        return (G[:1] / _GRID).astype(np.float32) if len(G) else np.zeros((1, X.shape[1]), dtype=np.float32)
+    k = _possible(G, N_CLUSTERS)
+    if not k:
+        return _only_centroid(G)
     found = [_lloyd(G, _seeds(G, k, rng)) for _ in range(N_STARTS if k > 1 else 1)]
     best = max(found, key=lambda C: float((G @ C.T).max(axis=1).sum()))
     return (best / _GRID).astype(np.float32)
@@ -122,6 +120,17 @@ def assign(X: NDArray[np.float32], centroids: NDArray[np.float32]) -> NDArray[np
 def _grid(X: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return X in units of 2^-16, whole numbers: their dot products are exact in float64 (256 * 2^32 < 2^53)."""
     return np.rint(np.asarray(X, dtype=np.float64) * _GRID)
+
+
+def _possible(G: NDArray[np.float64], wanted: int) -> int:
+    """Return how many of the wanted clusters these rows can have; 0 where no two rows differ."""
+    n_distinct = len(np.unique(G, axis=0)) if len(G) else 0
+    return max(1, min(wanted, len(G) // ROWS_PER_CLUSTER, n_distinct)) if n_distinct > 1 else 0
+
+
+def _only_centroid(G: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the one centroid of rows that do not differ; of no rows, the origin."""
+    return (G[:1] / _GRID).astype(np.float32) if len(G) else np.zeros((1, G.shape[1]), dtype=np.float32)
 
 
 def _some(G: NDArray[np.float64], n: int) -> NDArray[np.float64]:

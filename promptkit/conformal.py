@@ -265,11 +265,9 @@ class View:
         itself: bool = False,
     ) -> NDArray[np.float64]:
         """Return what is ranked last: minus the weighted mean log of p among all, in the region and in the domain."""
-        everyone, *parts = self._strata
-        of_all = everyone.p(odd, np.zeros_like(group), itself=itself)
-        found = [of_all, *(s.p(odd, c, itself=itself) for s, c in zip(parts, (group, domain), strict=True))]
+        codes = (np.zeros_like(group), group, domain)
+        found = [s.p(odd, c, itself=itself) for s, c in zip(self._strata, codes, strict=True)]
         if exclude is not None:  # a row of the mix is ranked without its own unit, as it was while held out
-            codes = (np.zeros_like(group), group, domain)
             for i in np.flatnonzero(exclude >= 0):
                 own = np.flatnonzero(self._units == exclude[i])
                 for p, stratum, code in zip(found, self._strata, codes, strict=True):

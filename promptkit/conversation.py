@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 Message = dict[str, Any]
@@ -85,6 +87,37 @@ def answer_text(message: Message) -> str:
     """Return all that one assistant turn generated: reasoning, content, calls. A call may have lost its name."""
     calls = [f"{c['function']['name'] or ''} {c['function']['arguments']}" for c in message.get("tool_calls") or ()]
     return "\n".join(p for p in (message.get("reasoning") or "", message["content"], *calls) if p)
+
+
+# Tool use that is written as plain text: Glaive, SWE-agent and OpenHands, Hermes on a foreign template.
+_TEXT_CALLS = re.compile(
+    r"<function=[\w.-]+>|<functioncall>|<tool_call>|<invoke name=|\[TOOL_CALLS\]|^Action:[^\n]*\nAction Input:",
+    re.MULTILINE,
+)
+_FENCE = re.compile(r"^```(?:bash|sh|shell|console)?[ \t]*\n.*?^```", re.MULTILINE | re.DOTALL)
+# What an environment answers to a fenced command.
+_OBSERVATION = re.compile(
+    r"\s*(?:<returncode>|<output>|<observation>|observation:|\[The command completed|EXECUTION RESULT)"
+    r"|.*\((?:Open file|Current directory): [^)]*\)\s*(?:bash-\$)?\s*\Z|.*\bbash-\$\s*\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def uses_tools(conversation: Conversation) -> bool:
+    """Whether the conversation declares, calls or answers tools, natively or by a text convention."""
+    messages = conversation.messages
+    if conversation.tools:
+        return True
+    for m, later in zip_longest(messages, messages[1:]):
+        if m["role"] == "tool" or m.get("tool_calls"):
+            return True
+        if m["role"] == "assistant":
+            if _TEXT_CALLS.search(m["content"]):
+                return True
+            answered = later is not None and later["role"] == "user" and _OBSERVATION.match(later["content"])
+            if answered and _FENCE.search(m["content"]):
+                return True
+    return False
 
 
 def canonical(value: Any) -> bytes:

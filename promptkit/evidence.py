@@ -9,7 +9,6 @@ and a family that we do not know has others; both are said, not refused.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -122,9 +121,6 @@ def detect(samples: Sequence[Row], tokenizer: Tokenizer) -> Evidence:
         return Evidence(None, score, lines)
     lines += _mask_lines(rows, walks)
     return Evidence(_variant(template, walks, lines), round(score, 4), lines)
-
-
-_SPARE = re.compile("reserved|unused|extra_id|SPECIAL_", re.IGNORECASE)  # names that no template uses
 
 
 def _halves(rows: Sequence[NDArray[Any]]) -> str | None:

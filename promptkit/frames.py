@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptkit import readers, workers
 from promptkit.collect import Opened, Progress, Row, recover
-from promptkit.conversation import canonical, opening, response_text
+from promptkit.conversation import canonical, opening, response_text, uses_tools
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,7 +48,7 @@ def _decode(
     rows: list[tuple[readers.Shard, readers.Record]], template: str | None, tokenizer: Tokenizer
 ) -> tuple[dict[str, list[Any]], list[Any], list[Any]]:
     """Return the columns of some rows, and the ids of their openings and of their answers."""
-    from promptkit import languages, templates
+    from promptkit import languages
     from promptkit.conversation import prompt_id
 
     columns: dict[str, list[Any]] = {name: [] for name in FRAME}
@@ -66,7 +66,7 @@ def _decode(
         columns["response_text"].append(answer or None)
         columns["n_supervised_tokens"].append(conversation.n_supervised)
         columns["n_turns"].append(sum(m["role"] == "user" for m in messages))
-        columns["has_tools"].append(templates.uses_tools(conversation))
+        columns["has_tools"].append(uses_tools(conversation))
         columns["truncated"].append(conversation.truncated)
     ids, answers = (tokenizer.encode_batch([t or "" for t in columns[x]]) for x in ("text", "response_text"))
     columns["n_prompt_tokens"], columns["n_response_tokens"] = [len(i) for i in ids], [len(i) for i in answers]

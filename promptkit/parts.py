@@ -75,7 +75,7 @@ class Parts:
         path = root if root.is_file() else locate(root, shard)
         try:
             info = os.stat(path)
-            digest = _sha256(path) if self.verify_source else None
+            digest = writing.sha256_of(path) if self.verify_source else None
         except OSError as error:
             raise InputError(
                 f"{shard}: {error.strerror or error}, and it was there a moment ago",
@@ -373,14 +373,6 @@ def _unpacked(path: Path, unit: Sequence[int]) -> Summary:
 def _hash(value: Any) -> str:
     data = json.dumps(value, sort_keys=True, separators=(",", ":"), default=sorted)
     return hashlib.sha256(data.encode("ascii")).hexdigest()[:32]
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as data:
-        while block := data.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _version() -> str:

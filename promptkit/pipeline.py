@@ -276,10 +276,7 @@ def build(
 
     if size < 1:
         raise UsageError(f"size is {size}", hint="give a number of prompts above 0")
-    if sample_size < 1:
-        raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
+    _check_sample(sample_size, seed)
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
     if version is not None:
@@ -412,10 +409,7 @@ def work(
     built. What is done already is not done again: with `verify_source` files are the same if their bytes are, else if
     path, size and modification time are. Returns how many units of work were done now, and how many were found done.
     """
-    if sample_size < 1:
-        raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
+    _check_sample(sample_size, seed)
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
     return work_on_parts(
@@ -435,6 +429,13 @@ def merge(parts: str | os.PathLike[str], **options: Any) -> Build:
         gathered, seed=gathered.plan.seed, sample_size=gathered.plan.sample_size, dtype=gathered.dtype,
         fields=gathered.fields or None, **options,
     )  # fmt: skip
+
+
+def _check_sample(sample_size: int, seed: int) -> None:
+    if sample_size < 1:
+        raise UsageError(f"sample size is {sample_size}", hint="give a number of rows above 0; the default is 20000")
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
 
 
 def _refuse_unknown_sources(

@@ -10,9 +10,8 @@ dropped silently. About 60 us of processor time for a row of 500 tokens.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -230,34 +229,3 @@ def is_growing_prefix(shorter: NDArray[Any], longer: NDArray[Any]) -> bool:
     """Whether the longer row is the shorter one and more: trainers that mask one turn a row store k such rows."""
     n = len(shorter)
     return 0 < n < len(longer) and bool(longer[n - 1] == shorter[-1]) and bool(np.array_equal(longer[:n], shorter))
-
-
-# Tool use that is written as plain text: Glaive, SWE-agent and OpenHands, Hermes on a foreign template.
-_TEXT_CALLS = re.compile(
-    r"<function=[\w.-]+>|<functioncall>|<tool_call>|<invoke name=|\[TOOL_CALLS\]|^Action:[^\n]*\nAction Input:",
-    re.MULTILINE,
-)
-_FENCE = re.compile(r"^```(?:bash|sh|shell|console)?[ \t]*\n.*?^```", re.MULTILINE | re.DOTALL)
-# What an environment answers to a fenced command.
-_OBSERVATION = re.compile(
-    r"\s*(?:<returncode>|<output>|<observation>|observation:|\[The command completed|EXECUTION RESULT)"
-    r"|.*\((?:Open file|Current directory): [^)]*\)\s*(?:bash-\$)?\s*\Z|.*\bbash-\$\s*\Z",
-    re.DOTALL | re.IGNORECASE,
-)
-
-
-def uses_tools(conversation: Conversation) -> bool:
-    """Whether the conversation declares, calls or answers tools, natively or by a text convention."""
-    messages = conversation.messages
-    if conversation.tools:
-        return True
-    for m, later in zip_longest(messages, messages[1:]):
-        if m["role"] == "tool" or m.get("tool_calls"):
-            return True
-        if m["role"] == "assistant":
-            if _TEXT_CALLS.search(m["content"]):
-                return True
-            answered = later is not None and later["role"] == "user" and _OBSERVATION.match(later["content"])
-            if answered and _FENCE.search(m["content"]):
-                return True
-    return False

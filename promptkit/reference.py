@@ -35,7 +35,7 @@ from promptkit.conversation import canonical
 from promptkit.errors import InputError, IntegrityError, UsageError
 from promptkit.lexical import LexicalProfile, find
 from promptkit.workers import trim
-from promptkit.writing import publish, temporary_beside
+from promptkit.writing import publish, sha256_of, temporary_beside
 
 if TYPE_CHECKING:
     import polars as pl
@@ -322,7 +322,7 @@ class Reference:
                 np.lib.format.write_array(plain, np.ascontiguousarray(self._arrays[name]), allow_pickle=False)
         self.tokenizer.save(directory / "tokenizer")
         paths = sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file())
-        return [{"path": p, "bytes": (directory / p).stat().st_size, "sha256": _sha256(directory / p)} for p in paths]
+        return [{"path": p, "bytes": (directory / p).stat().st_size, "sha256": sha256_of(directory / p)} for p in paths]
 
 
 # --------------------------------------------------------------------------------------------------------- fit
@@ -792,7 +792,7 @@ class _Files:
         """Return the path of the first, all of them with the hash that they were written with; else IntegrityError."""
         for name in names:
             if name not in self._hashes:
-                digest = _sha256(self.root / name)
+                digest = sha256_of(self.root / name)
                 self._hashes[name] = lambda digest=digest: digest  # type: ignore[misc]
         wrong = [name for name in names if self._hashes[name]() != self.files[name]["sha256"]]
         self._refuse([f"{name} differs from its sha256" for name in wrong])
@@ -803,7 +803,7 @@ class _Files:
 
         pool = ThreadPoolExecutor(2)
         for name in sorted((n for n in names if n not in self._hashes), key=_in_order_of_use):
-            self._hashes[name] = pool.submit(_sha256, self.root / name).result
+            self._hashes[name] = pool.submit(sha256_of, self.root / name).result
         pool.shutdown(wait=False)
 
     def folder(self, name: str) -> Path:
@@ -932,14 +932,6 @@ def _load_tokenizer(directory: Path) -> Tokenizer:
 
 def _in_order_of_use(name: str) -> tuple[bool, str]:
     return not name.startswith(("tokenizer/", "lsa/")), name
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as data:
-        while block := data.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _fingerprint(files: list[dict[str, Any]]) -> str:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from promptkit import inference
-from promptkit.conversation import Conversation, Prompt
-from promptkit.recover import uses_tools
+from promptkit.conversation import Conversation, Prompt, uses_tools
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from promptkit.evidence import Evidence, detect
 from promptkit.grammars import TEMPLATES, Template, render
-from promptkit.recover import is_growing_prefix, parse_text, recover, trim, uses_tools
+from promptkit.recover import is_growing_prefix, parse_text, recover, trim
 
 __all__ = [
     "TEMPLATES",
@@ -16,5 +16,4 @@ __all__ = [
     "recover",
     "render",
     "trim",
-    "uses_tools",
 ]

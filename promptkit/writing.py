@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -43,6 +44,15 @@ def write_new(path: str | os.PathLike[str], data: bytes) -> None:
     with explained(path, needed=len(data)):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         _write(Path(path), data)
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Return the hash of a file's bytes, 64 hex, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as data:
+        while block := data.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager

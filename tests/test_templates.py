@@ -19,14 +19,14 @@ import tiny_tokenizers as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptkit.conversation import Conversation
+from promptkit.conversation import Conversation, uses_tools
 from promptkit.declarations import take
 from promptkit.encoders import RankEncoder
 from promptkit.errors import UsageError
 from promptkit.grammars import QWEN_TOOLS, template_named
 from promptkit.readers.records import Record
 from promptkit.recover import parse_ids
-from promptkit.templates import TEMPLATES, detect, is_growing_prefix, parse_text, recover, render, trim, uses_tools
+from promptkit.templates import TEMPLATES, detect, is_growing_prefix, parse_text, recover, render, trim
 from promptkit.tokenizers import Tokenizer, load_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -20,7 +20,6 @@ from promptkit.readers.fields import IDS
 from promptkit.readers.npy import BESIDE
 
 MAX_INDEX = 64 << 20
-PACKINGS = {"zstd": "zst", "zst": "zst", "gz": "gz", "bz2": "bz2"}
 
 
 @dataclass(frozen=True, slots=True)
