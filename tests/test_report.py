@@ -239,3 +239,22 @@ def test_a_browser_shows_the_page_without_errors(tmp_path, html):
     )  # fmt: skip
     assert "4 of 4 rows shown" in done.stdout
     assert "CONSOLE" not in done.stderr  # script errors and policy violations are logged there
+
+
+def test_structure_size_and_worth_are_on_the_page(tmp_path):
+    v = score_json()
+    v["advice"] = "to call this set within 0.10 of the mix takes about 400 prompts like these"
+    v["worth"] = {"text": "sets like this had 0.80 of the acceptance length"}
+    v["structure"] = [
+        {"what": "median tokens", "reference": 1810.0, "candidates": 37.0, "p_value": 0.0004},
+        {"what": "tools", "reference": 0.281, "candidates": 0.0, "p_value": None},
+    ]
+    v["prompts"][1]["outliers"] = ["9 user turns, more than 99.8 % of the mix"]
+    page = Page(render(score=v, texts=TEXTS, out=tmp_path / "r.html").read_text())
+    assert "Size: to call this set within 0.10 of the mix takes about 400 prompts like these." in page.text
+    assert "Worth: sets like this had 0.80 of the acceptance length." in page.text
+    for said in ("1,810", "37", "< 0.001", "28.1 %", "0.0 %"):
+        assert said in page.text
+    assert page.text.count("unusual in length or structure") == 1
+    assert "9 user turns, more than 99.8 % of the mix" in page.text
+    assert {"href": "#structure"} in page.named("a")

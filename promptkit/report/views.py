@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from promptkit.conversation import opening
-from promptkit.visible import interval, is_number, number, one_line, p_value, visible
+from promptkit.visible import count, interval, is_number, number, one_line, p_value, percent, visible
 
 TEXT_CHARACTERS = 600  # of one prompt on the page
 NEAREST_CHARACTERS = 200
@@ -37,6 +37,8 @@ DEFINITIONS = {
     "Uniform on [0, 1] for prompts of the mix; below 0.05 a prompt does not belong.",
     "closeness": "Mean cosine to the 10 nearest training rows, TF-IDF over all token ids of the target's tokenizer.",
     "cross-entropy": "Bits per token under a trigram model of the mix.",
+    "unusual": "Longer, shorter, of more user turns or with tools as at most 1 in 200 rows of the mix: typicality reads "
+    "words only.",
     "leaked": "The prompt, or a near-duplicate (80 % of word 5-grams), is in the training mix.",
     "by chance": "Beside a share: where 95 % of random draws of the mix with as many prompts lie.",
     "map": "The two principal directions of the mix's vectors. Near on the map is no proof of near, and a prompt that "
@@ -101,6 +103,8 @@ def _score_view(v: dict[str, Any]) -> dict[str, Any]:
         "parts": parts(v),
         "chance": any(is_number(x) for x in (v.get("chance") or {}).values()),
         "power": _power(v),
+        "advice": f"Size: {v['advice']}." if v.get("advice") else "",
+        "worth": f"Worth: {v['worth']['text']}." if v.get("worth") else "",
     }
 
 
@@ -125,6 +129,19 @@ def _axis(v: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def _structure(v: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return how long and how built the prompts are beside the mix: medians as counts, the others as shares."""
+    rows = []
+    for s in v.get("structure") or []:
+        mix, here = s.get("reference"), s.get("candidates")
+        if s["what"].startswith("median"):
+            mix, here = (count(round(x)) if is_number(x) else "-" for x in (mix, here))
+        else:
+            mix, here = percent(mix), percent(here)
+        rows.append({"what": s["what"], "mix": mix, "here": here, "p_value": p_value(s.get("p_value"))})
+    return rows
+
+
 def _power(v: dict[str, Any]) -> str:
     known = [p for p in v.get("power") or [] if is_number(p.get("power")) and p.get("n") == v.get("n")]
     blind = [f"{p['change']} (seen in {100 * p['power']:.0f} % of tries)" for p in known if p["power"] < 0.8]
@@ -141,6 +158,8 @@ def _prompt_rows(v: dict[str, Any], texts: Sequence[str] | None, limit: int) -> 
             flags.append({"kind": "bad", "text": "does not belong"})
         if p.get("leaked"):
             flags.append({"kind": "mild", "text": "leaked"})
+        if p.get("outliers"):
+            flags.append({"kind": "mild", "text": "unusual in length or structure"})
         text = text_of(p, texts) or str(p["id"])
         near = sorted(p.get("nearest") or [], key=lambda x: -(x.get("similarity") or 0.0))[:3]
         rows.append(
@@ -153,6 +172,7 @@ def _prompt_rows(v: dict[str, Any], texts: Sequence[str] | None, limit: int) -> 
                 "flags": flags,
                 "head": one_line(text, 90),
                 "text": _cut(text, TEXT_CHARACTERS),
+                "unusual": "; ".join(p.get("outliers") or []),
                 "nearest": [
                     {
                         "similarity": x.get("similarity"),
@@ -261,6 +281,7 @@ def _pack_rows(pack: Any, limit: int) -> list[dict[str, Any]]:
                 "flags": flags,
                 "head": one_line(text, 90),
                 "text": _cut(text, TEXT_CHARACTERS),
+                "unusual": "",
                 "nearest": [],
             }
         )
@@ -545,6 +566,7 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
         ),
         "map": _map(v, reference, pack, beside, texts, name) if reference is not None else None,
         "lengths": _lengths(reference, pack, texts, name),
+        "structure": _structure(v or {}),
         "missing": missing,
         "prompts": prompts,
         "n_prompts": total,
@@ -555,7 +577,7 @@ def page(score: Any, reference: Any, pack: Any, texts: Sequence[str] | None, tit
     }
     ids = (
         ("map", "Map"), ("domains", "Domains"), ("clusters", "Regions"), ("sources", "Sources"), ("lengths", "Lengths"),
-        ("missing", "Missing"), ("prompts", "Prompts"), ("provenance", "Provenance"),
+        ("structure", "Structure"), ("missing", "Missing"), ("prompts", "Prompts"), ("provenance", "Provenance"),
     )  # fmt: skip
     context = _noted(context)
     context["sections"] = [(i, label) for i, label in ids if context[i]] + [("definitions", "Definitions")]
