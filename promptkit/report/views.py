@@ -37,8 +37,8 @@ DEFINITIONS = {
     "Uniform on [0, 1] for prompts of the mix; below 0.05 a prompt does not belong.",
     "closeness": "Mean cosine to the 10 nearest training rows, TF-IDF over all token ids of the target's tokenizer.",
     "cross-entropy": "Bits per token under a trigram model of the mix.",
-    "unusual": "Longer, shorter, of more user turns or with tools as at most 1 in 200 rows of the mix: typicality reads "
-    "words only.",
+    "unusual": "Longer, shorter, of more user turns or with tools as at most 1 in 200 rows are: what typicality, "
+    "which reads words, cannot see.",
     "leaked": "The prompt, or a near-duplicate (80 % of word 5-grams), is in the training mix.",
     "by chance": "Beside a share: where 95 % of random draws of the mix with as many prompts lie.",
     "map": "The two principal directions of the mix's vectors. Near on the map is no proof of near, and a prompt that "
