@@ -94,7 +94,8 @@ def load(data: Path, cap: int) -> list[dict[str, Any]]:
 
 
 def featurise(rows: list[dict[str, Any]]) -> Rows:
-    read = [dm._read(r["text"], r["messages"], r["tools"]) for r in rows]
+    shown = dm._read_texts([r["text"] for r in rows])
+    read = [dm._read(r["text"], x, r["messages"], r["tools"]) for r, x in zip(rows, shown, strict=True)]
     S = np.array([r.signals for r in read], dtype=np.float64) / dm._STEPS
     indptr = np.cumsum([0] + [len(r.hashed) for r in read])
     indices = np.concatenate([np.fromiter(r.hashed, dtype=np.int64, count=len(r.hashed)) for r in read])

@@ -856,22 +856,22 @@ def _balanced(pattern: str) -> bool:
     return depth == 0
 
 
-def needed(pattern: str) -> tuple[str, ...]:
-    """Return strings of which every match of the pattern holds at least one; empty where there is no such list.
+def needed(pattern: str) -> list[tuple[str, ...]]:
+    """Return lists of strings; every match of the pattern holds at least one of each. The first list is the rarest.
 
-    `any(s in text for s in needed(p))` costs a fiftieth of searching for `p`, and most signals are absent from most
-    texts: the labeller is four times as fast for it. Read from the parse tree of the standard library, whose module
-    moved in Python 3.11.
+    Looking for strings costs next to nothing beside searching for a pattern, and most signals are absent from most
+    texts. Read from the parse tree of the standard library, whose module moved in Python 3.11.
 
     >>> needed(r"\\b(?:write|draft) (?:an? )?e-?mail")
-    ('draft', 'write')
+    [('draft', 'write'), ('mail',)]
     """
     parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-    return tuple(sorted(_literals(parser.parse(pattern)) or ()))
+    found = sorted(_literals(parser.parse(pattern)), key=_rarity, reverse=True)
+    return list(dict.fromkeys(tuple(sorted(_shortest(s))) for s in found))
 
 
-def _literals(tree: Any) -> set[str]:
-    """Return the best list among the parts of a sequence: longest shortest string, then fewest strings."""
+def _literals(tree: Any) -> list[set[str]]:
+    """Return a list for each part of a sequence that has one."""
     found: list[set[str]] = []
     run = ""
     for op, argument in tree:
@@ -882,20 +882,26 @@ def _literals(tree: Any) -> set[str]:
         found.append({run})
         run = ""
         if name == "SUBPATTERN":
-            found.append(_literals(argument[3]))
+            found += _literals(argument[3])
         elif name == "BRANCH":
-            branches = [_literals(b) for b in argument[1]]
+            branches = [max(_literals(b), key=_rarity, default=set()) for b in argument[1]]
             found.append(set().union(*branches) if all(branches) else set())
         elif name == "IN":
             found.append(_characters(argument))
         elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] >= 1:
-            found.append(_literals(argument[2]))
+            found += _literals(argument[2])
     found.append({run})
-    useful = [s for s in found if s and len(s) <= 100 and all(map(_is_rare, s))]
-    if not useful:
-        return set()
-    best = max(useful, key=lambda s: (min(len(x.strip()) for x in s), -len(s)))
-    return {x for x in best if not any(y != x and y in x for y in best)}
+    return [s for s in found if s and len(s) <= 100 and all(map(_is_rare, s))]
+
+
+def _rarity(strings: set[str]) -> tuple[int, int]:
+    """Order lists: the longer their shortest string, then the fewer strings, the rarer."""
+    return min(len(x.strip()) for x in strings), -len(strings)
+
+
+def _shortest(strings: set[str]) -> set[str]:
+    """Leave out strings that hold another one."""
+    return {x for x in strings if not any(y != x and y in x for y in strings)}
 
 
 def _characters(items: Any) -> set[str]:

@@ -85,7 +85,11 @@ def label(
     out: list[Label] = []
     for start in range(0, len(texts), 512):  # batches bound the memory; rows do not see each other
         batch = range(start, min(start + 512, len(texts)))
-        read = [_read(texts[i], messages[i] if messages else None, tools[i] if tools else None) for i in batch]
+        shown = _read_texts([texts[i] for i in batch])
+        read = [
+            _read(texts[i], x, messages[i] if messages else None, tools[i] if tools else None)
+            for i, x in zip(batch, shown, strict=True)
+        ]
         codes = languages.detect([texts[i] for i in batch]) if spoken else ["und"] * len(read)
         out += _decide(read, codes, explain)
     return out
@@ -135,47 +139,28 @@ _OPENERS = frozenset(p.split(" ", 1)[0] for p in _PHRASES if " " in p)
 class _Search(NamedTuple):
     target: int  # a signal, or len(SIGNALS) + a programming language
     place: str
-    parts: tuple[str, ...]  # a match holds one of them
+    needs: list[tuple[str, ...]]  # a match holds one string of each
     pattern: str  # compiled when first tried: most are not, and all of them take a quarter of a second
 
 
 def _searches() -> list[_Search]:
     named = [(s.pattern, s.where) for s in SIGNALS] + [(p, "all") for p in PROGRAMMING.values()]
-    return [
-        _Search(i, place, needed(part), part)
-        for i, (pattern, place) in enumerate(named)
-        if pattern
-        for part in alternatives(pattern)
-    ]
-
-
-def _index(searches: list[_Search]) -> tuple[dict[int, list[int]], NDArray[np.bool_], list[int]]:
-    """Return code of three bytes -> the searches that need them, which codes are keys, and the searches without any.
-
-    Two threes with one code only make a search be tried in vain.
-    """
-    by_code: dict[int, list[int]] = {}
-    known = np.zeros(1 << 18, dtype=bool)
-    always = []
-    for k, search in enumerate(searches):
-        if search.parts and all(len(p) >= 3 and "\n" not in p for p in search.parts):
-            for part in search.parts:
-                code = int(_codes(part)[-1])
-                by_code.setdefault(code, []).append(k)
-                known[code] = True
-        else:
-            always.append(k)
-    return by_code, known, always
-
-
-def _codes(text: str) -> NDArray[np.int32]:
-    """Return one number per three neighbouring bytes of the UTF-8 text, below 2**18."""
-    b = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.int32)
-    return b[:-2] * 961 + b[1:-1] * 31 + b[2:]
+    out = []
+    for i, (pattern, place) in enumerate(named):
+        for part in alternatives(pattern) if pattern else ():
+            # A place that is put together of two holds a newline that the text need not hold.
+            needs = [n for n in needed(part) if place == "all" or "\n" not in "".join(n)]
+            out.append(_Search(i, place, needs, part))
+    return out
 
 
 _SEARCHES = _searches()
-_BY_CODE, _KNOWN, _ALWAYS = _index(_SEARCHES)
+_STRINGS = sorted({string for search in _SEARCHES for strings in search.needs for string in strings})
+_ALWAYS = [k for k, search in enumerate(_SEARCHES) if not search.needs]
+_BY_STRING: dict[str, list[int]] = {}  # the searches whose first, rarest need it is
+for _k, _search in enumerate(_SEARCHES):
+    for _string in _search.needs[0] if _search.needs else ():
+        _BY_STRING.setdefault(_string, []).append(_k)
 _LANGUAGES = list(PROGRAMMING)
 _ASKS_AMOUNT = re.compile(
     r"\b(?:how (?:much|many|long|far|old|high|fast)|what (?:is|was|will be|would be|percent|fraction)|find|calculate"
@@ -228,9 +213,9 @@ class _Reading(NamedTuple):
     tags: set[str]
 
 
-def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading:
-    of_text, hashed, named = _read_text(text)
-    values = list(of_text)
+def _read(text: str, of_text: _OfText, messages: Sequence[Message] | None, tools: Any) -> _Reading:
+    shown, hashed, named = of_text
+    values = list(shown)
     for name, value in _turns(messages or ()).items():
         values[_AT[name]] = round(_STEPS * value)
     tags = {*named, *_tags(text, values, messages, tools)}
@@ -241,13 +226,28 @@ def _read(text: str, messages: Sequence[Message] | None, tools: Any) -> _Reading
     return _Reading(values, hashed, tags)
 
 
-@functools.lru_cache(maxsize=1024)  # a score asks for the label and for the masses of the same few hundred texts
-def _read_text(text: str) -> tuple[tuple[int, ...], dict[int, str], frozenset[str]]:
-    """Return what the text alone shows: signal values, hashed words, programming languages."""
-    cut = text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n{text[-TAIL:]}"
-    lower = cut.lower()
+_OfText = tuple[tuple[int, ...], dict[int, str], frozenset[str]]  # signal values, hashed words, programming languages
+_KEPT: dict[str, _OfText] = {}  # a score asks for the label and for the masses of the same few hundred texts
+MOST_KEPT = 1024
+
+
+def _read_texts(texts: Sequence[str]) -> list[_OfText]:
+    """Return what each text alone shows."""
+    out = {text: _KEPT[text] for text in texts if text in _KEPT}
+    new = [text for text in dict.fromkeys(texts) if text not in out]
+    cuts = [t if len(t) <= HEAD + TAIL else f"{t[:HEAD]}\n{t[-TAIL:]}" for t in new]
+    lowers = [cut.lower() for cut in cuts]
+    read = [_read_text(*each) for each in zip(cuts, lowers, _strings_in(lowers), strict=True)]
+    out |= dict(zip(new, read, strict=True))
+    if len(_KEPT) + len(new) > MOST_KEPT:
+        _KEPT.clear()
+    _KEPT.update(zip(new[-MOST_KEPT:], read[-MOST_KEPT:], strict=True))
+    return [out[text] for text in texts]
+
+
+def _read_text(cut: str, lower: str, strings: set[str]) -> _OfText:
     stripped = lower.strip()
-    found = _found(_places(lower))
+    found = _found(_places(lower), strings)
     values = [_STEPS if i in found else 0 for i in range(len(SIGNALS))]
     tokens = _TOKEN.findall(lower)
     hits = _phrase_hits(tokens)
@@ -273,27 +273,33 @@ def _places(lower: str) -> dict[str, str]:
     }
 
 
-def _found(places: dict[str, str]) -> set[int]:
-    """Return the targets whose patterns occur.
+def _strings_in(texts: Sequence[str]) -> list[set[str]]:
+    """Return which strings that some search needs each text holds; all are looked for in one pass (Aho-Corasick)."""
+    import polars as pl
 
-    Some 900 patterns and few matches: the three-byte pieces of a text say which patterns are worth a try.
+    if not texts:
+        return []
+    # A lone surrogate is in none of the strings, and polars takes none.
+    series = pl.Series([t.encode("utf-8", "replace").decode() for t in texts], dtype=pl.String)
+    return [set(found) for found in series.str.extract_many(_STRINGS, overlapping=True).list.unique().to_list()]
+
+
+def _found(places: dict[str, str], strings: set[str]) -> set[int]:
+    """Return the targets whose patterns occur; `strings` are those that the text holds.
+
+    Some 1,000 patterns and few matches: what a pattern needs and the text lacks says which are not worth a try.
     """
-    codes = _codes(places["all"])
-    tries = set(_ALWAYS)
-    for code in set(codes[_KNOWN[codes]].tolist()):
-        tries.update(_BY_CODE[code])
+    tries = list(_ALWAYS)
+    for string in strings:
+        tries += _BY_STRING.get(string, ())
     found: set[int] = set()
-    for k in tries:
-        target, place, parts, pattern = _SEARCHES[k]
-        if target in found:
+    for k in dict.fromkeys(tries):
+        target, place, needs, pattern = _SEARCHES[k]
+        if target in found or any(strings.isdisjoint(need) for need in needs):
             continue
         text = places[place]
-        if parts:
-            for part in parts:
-                if part in text:
-                    break
-            else:
-                continue
+        if place != "all" and needs and not any(string in text for string in needs[0]):
+            continue
         if _compiled(pattern).search(text):
             found.add(target)
     return found
@@ -474,7 +480,10 @@ def _model() -> _Model:
 
 def masses(texts: Sequence[str]) -> NDArray[np.float64]:
     """Return P(domain | text) by the text alone, (n, len(DOMAINS)) rows summing to one; the same in any batch."""
-    parts = [_posterior([_read(t, None, None) for t in texts[i : i + 512]]) for i in range(0, len(texts), 512)]
+    parts = []
+    for k in range(0, len(texts), 512):
+        batch = texts[k : k + 512]
+        parts.append(_posterior([_read(t, x, None, None) for t, x in zip(batch, _read_texts(batch), strict=True)]))
     return np.concatenate(parts) if parts else np.zeros((0, len(DOMAINS)))
 
 
