@@ -338,16 +338,15 @@ def _shapes(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict
     # As typed into a search box: no capitals, no stops, no verb in front.
     bare = n >= 4 and stripped.isascii() and not re.search(r"[A-Z.!:,;]", cut) and not _REQUEST.match(stripped)
     question = bare or stripped.endswith(_ASKS) or _QUESTION.match(stripped) is not None
-    of_fact = not (_NO_FACT_START.match(stripped) or _NO_FACT_WORD.search(stripped[:250]))
     asks_last = last.endswith(_ASKS) or _ASK_LABEL.match(last) is not None
     passage = len(stripped) - len(last if asks_last else first)  # characters that are not the question
-    amounts = digits + len(set(_NUMBER_WORD.findall(stripped)))
     told = sentences >= 2 or "%" in stripped or "if " in stripped
     head = stripped[:600]
     foreign = 0 if head.isascii() else sum(c > "\u024f" for c in head)
     return {
         "short_question": float(
-            question and of_fact and 3 <= n <= 22 and sentences == len(paragraphs) == 1 and not code and digits < 2
+            question and 3 <= n <= 22 and sentences == len(paragraphs) == 1 and not code and digits < 2
+            and not (_NO_FACT_START.match(stripped) or _NO_FACT_WORD.search(stripped[:250]))
         ),
         "issue_like": float(
             complaints >= 3 and n > 30 and not (fenced and _WANTS.search(f"{stripped[:150]} {stripped[-150:]}"))
@@ -358,8 +357,9 @@ def _shapes(cut: str, stripped: str, tokens: list[str], complaints: int) -> dict
             and n < 220 and digits < 6 and not asks_last and not code and not options
         ),
         "story_sum": float(
-            amounts >= 2 and told and n < 160 and _ASKS_AMOUNT.search(stripped[-400:]) is not None
-            and not code and "_" not in stripped
+            told and n < 160 and not code and "_" not in stripped
+            and digits + len(set(_NUMBER_WORD.findall(stripped))) >= 2
+            and _ASKS_AMOUNT.search(stripped[-400:]) is not None
         ),
         "long_then_question": float(
             passage > 500 and (asks_last or first.endswith(_ASKS)) and not fenced and not options
@@ -387,9 +387,9 @@ def _is_noise(stripped: str, tokens: list[str], digits: int) -> bool:
     if sum(map(str.isalpha, stripped[:200])) < 3:
         return digits < 2 or not re.search(r"\d[\s()]*[-+*/=^<>]", stripped)  # a sum may do without letters
     sign = any(c in stripped for c in "_(/")
-    unspeakable = sum(_UNSPEAKABLE.match(t) is not None for t in tokens[:60])
+    unspeakable = 0 if sign else sum(_UNSPEAKABLE.match(t) is not None for t in tokens[:60])
     return (
-        (unspeakable > 0 and unspeakable >= 0.4 * min(n, 60) and not sign)
+        (unspeakable > 0 and unspeakable >= 0.4 * min(n, 60))
         or (3 <= n < 40 and len(set(tokens)) <= 0.34 * n)
         or (len(stripped) > 30 and len(set(stripped)) < 8)
         or (len(stripped) > 24 and digits >= 2 and " " not in stripped and stripped.isascii() and not sign)
