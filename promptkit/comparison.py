@@ -18,9 +18,10 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ from promptkit import distances, inference
 
 if TYPE_CHECKING:
     from promptkit.inference import Floats, Joint
+
+T = TypeVar("T")
 
 STATISTICS = ("mmd_1", "mmd_1/2", "mmd_1/4", "jensen_shannon", "fisher")
 FAMILIES = {"mix": STATISTICS[:4], "fidelity": STATISTICS[4:]}
@@ -97,7 +100,7 @@ class Mix:
         self.width = self.features.width
         self.mean = np.asarray(learned["mean"]) if learned else self._mean()
         self._power = {int(row[0]): row[1:] for row in learned["power"]} if learned else {}
-        self._nulls: dict[Any, Any] = {}
+        self._kept: dict[str, tuple[Any, Any, Any]] = {}  # see `_once`
         self._nearest = np.asarray(learned["nearest"]) if learned else None
         self._summarise()
         self.fitted_shares = np.bincount(fitted.clusters, fitted.weights, minlength=self.k)
@@ -112,7 +115,7 @@ class Mix:
         self.power(POWER_SIZES)
         power = np.array([[n, *self._power[n]] for n in POWER_SIZES])
         base = np.array([self.bandwidths2[0] / distances.BANDWIDTHS[0]])
-        return {"base": base, "mean": self.mean, "power": power, "nearest": self._nearest_of(self._covered()[0])}
+        return {"base": base, "mean": self.mean, "power": power, "nearest": self._nearest_of(self._covered[0])}
 
     def _mean(self) -> Floats:
         mean = np.zeros(len(self.bandwidths2) * self.width)
@@ -187,6 +190,21 @@ class Mix:
 
     def chance(self, weights: Floats, rng: np.random.Generator) -> Chance:
         """Return what draws of as many held-out rows as there are candidates get, with the candidates' weights."""
+        return self._once("chance", rng, weights, lambda: self._chance(weights, rng))
+
+    def _once(self, what: str, rng: np.random.Generator, given: NDArray[Any], make: Callable[[], T]) -> T:
+        """Return what `make` makes with the generator, or made the last time from the same state for the same `given`.
+
+        So a second set of the same size finds all draws made. The generator is left as drawing leaves it.
+        """
+        key = given.tobytes(), repr(rng.bit_generator.state)
+        if what not in self._kept or self._kept[what][0] != key:
+            made = make()
+            self._kept[what] = key, made, rng.bit_generator.state
+        _, made, rng.bit_generator.state = self._kept[what]
+        return made
+
+    def _chance(self, weights: Floats, rng: np.random.Generator) -> Chance:
         rows, repeats = self.draw_held(len(weights), FLOOR_DRAWS, rng)
         means = inference.weighted_means(rows, self.held_table, weights, rng=rng)
         squares = float(weights @ weights)
@@ -215,28 +233,19 @@ class Mix:
         squares = float(weights @ weights)
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
         batches = []
-        for of_held, of_candidates in self._null(weights, draws, rng):
+        null = self._once(f"null of {draws}", rng, weights, lambda: self._draw_null(weights, draws, rng))
+        for of_held, of_candidates in null:
             # The candidates' part of a draw is small, and what the held-out rows add to it is the same for every set.
             batches.append(self.statistics(of_held + of_candidates @ table, squares))
         return inference.Ranking(np.split(np.concatenate(batches), 3), STATISTICS, FAMILIES).joint(observed)
 
-    def _null(self, weights: Floats, draws: int, rng: np.random.Generator) -> list[tuple[NDArray[np.float32], Any]]:
-        """Return the null draws in parts: what held-out rows add to each mean, and the weights of the candidates in it.
-
-        The draws follow from the generator's state, the number of candidates and their weights alone, so the last ones
-        are kept: a second set of the same size needs a tenth of the time. The generator is left as drawing leaves it.
-        """
-        key = (draws, weights.tobytes(), repr(rng.bit_generator.state))
-        if key not in self._nulls:
-            parts = self._draw_null(weights, draws, rng)
-            self._nulls = {key: (parts, rng.bit_generator.state)}
-        parts, after = self._nulls[key]
-        rng.bit_generator.state = after
-        return list(parts)
-
     def _draw_null(
         self, weights: Floats, draws: int, rng: np.random.Generator
     ) -> list[tuple[NDArray[np.float32], Any]]:
+        """Return the null draws in parts: what held-out rows add to each mean, and the weights of the candidates in it.
+
+        They follow from the generator's state, the number of candidates and their weights alone.
+        """
         from scipy.sparse import csr_matrix
 
         n, h = len(weights), len(self.held)
@@ -265,42 +274,43 @@ class Mix:
         Such rows lie apart from all others (they own a part of the space), so chance is what fitted rows reach: else
         a perfect pack covers 0.73.
         """
-        H, w = self._covered()
+        H, w = self._covered
         m, n = len(H), len(X)
         n_fit = 0 if in_fit is None else int(in_fit.sum())
-        to_set = np.round(H @ X.T, 5)
-        to_fit = np.zeros((m, 0), dtype=np.float32)
-        if n_fit:
-            some = np.random.default_rng(self.seed).permutation(len(self.fitted))[:MAX_COVERED]
-            to_fit = np.round(H @ self.fitted.X[np.sort(some)].T, 5)
+        to_set = np.ascontiguousarray(np.round(H @ X.T, 5).T)
 
         def by_chance(size: int, reach: NDArray[Any]) -> float:
             old = round(size * n_fit / n)
             miss = 1.0 - distances.chance_coverage(m, size - old, distances.reach_size(m, size))
             if old:
                 # Of K fitted rows c are in reach: `old` of them, drawn without replacement, all miss. Unbiased in c.
-                K, j = to_fit.shape[1], np.arange(to_fit.shape[1])
+                K = self._to_fit.shape[1]
+                j = np.arange(K)
                 all_miss = np.concatenate([[1.0], np.cumprod(np.maximum(K - min(old, K) - j, 0) / (K - j))])
-                miss = miss * all_miss[(to_fit >= reach[:, None]).sum(axis=1)]
+                miss = miss * all_miss[(self._to_fit >= reach[:, None]).sum(axis=1)]
             return float(1.0 - (w @ miss if old else miss))
 
-        def of(columns: NDArray[np.int64] | slice, reach: NDArray[Any], chance: float) -> float:
-            return float(w @ (to_set[:, columns].max(axis=1) >= reach)) / chance
-
         reach = self._reaches(H, n)
-        value = of(slice(None), reach, by_chance(n, reach))
+        hit, chance = (to_set >= reach).any(axis=0), by_chance(n, reach)
+        value = float(w @ hit) / chance
         if n < 4:
             return value, (math.nan, math.nan)
         shorter = self._reaches(H, n // 2)
-        chance = by_chance(n // 2, shorter)
+        near, chance_of_half = to_set >= shorter, by_chance(n // 2, shorter)
         # The held-out rows are a sample of the mix too: which of them are in reach is as good as their number.
-        hit = to_set.max(axis=1) >= reach
-        of_rows = float((w**2 * (hit - w @ hit) ** 2).sum()) / by_chance(n, reach) ** 2
+        of_rows = float((w**2 * (hit - w @ hit) ** 2).sum()) / chance**2
         low, high = inference.half_sample(
-            n, lambda part: of(part, shorter, chance), centre=value, extra=of_rows, rng=rng
+            n, lambda half: float(w @ near[half].any(axis=0)) / chance_of_half, centre=value, extra=of_rows, rng=rng
         )
         return value, (max(0.0, low), high)
 
+    @cached_property
+    def _to_fit(self) -> NDArray[np.float32]:
+        """How near the rows that coverage looks at are to some of the fitted rows."""
+        some = np.random.default_rng(self.seed).permutation(len(self.fitted))[:MAX_COVERED]
+        return np.round(self._covered[0] @ self.fitted.X[np.sort(some)].T, 5)
+
+    @cached_property
     def _covered(self) -> tuple[NDArray[np.float32], Floats]:
         """Return the held-out rows that coverage looks at, and their weights.
 

@@ -77,7 +77,7 @@ def labels(
     if label is None:
         from promptkit import domains
 
-        found: Sequence[Any] = domains.label(texts, messages=messages, tools=tools, spoken=False)
+        found: Sequence[Any] = domains.label(texts, messages=messages, tools=tools, spoken=False, explain=False)
     else:
         found = list(label(texts, messages=messages, tools=tools))
         if len(found) != len(texts):
