@@ -308,7 +308,7 @@ class Mix:
     def _to_fit(self) -> NDArray[np.float32]:
         """How near the rows that coverage looks at are to some of the fitted rows."""
         some = np.random.default_rng(self.seed).permutation(len(self.fitted))[:MAX_COVERED]
-        return np.round(self._covered[0] @ self.fitted.X[np.sort(some)].T, 5)
+        return np.asarray(np.round(self._covered[0] @ self.fitted.X[np.sort(some)].T, 5))
 
     @cached_property
     def _covered(self) -> tuple[NDArray[np.float32], Floats]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,7 @@ _WORD = re.compile(f"[{_UNSPACED}]|[^\\W{_UNSPACED}]+")
 
 _BATCH_BYTES = 1 << 20
 _BATCH_TEXTS = 1000
+_BATCH_HITS = 1 << 20
 _WORD_BYTES = 128  # of a longer run without a space only these bytes and its length are hashed
 _P = np.uint64(0x9E3779B97F4A7C15)
 _NO_GRAMS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
@@ -104,10 +106,11 @@ def leaks(
     index = _CandidateIndex(candidates)
     index.read(training)
     near = index.near()
+    parts, ones = {f"ngram_{n}": index.shares(n) for n in CONTAINED}, index.shares_of_one()
     out: list[dict[str, Any] | None] = []
     for c in range(len(candidates)):
-        shares = {f"ngram_{n}": round(index.share(c, n), 6) for n in CONTAINED}
-        part, one = shares[f"ngram_{CONTAINED[0]}"], index.share_of_one(c)
+        shares = {name: round(part[c], 6) for name, part in parts.items()}
+        part, one = shares[f"ngram_{CONTAINED[0]}"], ones[c]
         if c in index.equal:
             kind, share, row = "exact", 1.0, index.equal[c]
         elif c in near:
@@ -126,7 +129,8 @@ class Words:
     """Texts as `leaks` reads them: the hashes of all their words, which take most of its time when made from text.
 
     words : uint64 (w,);  starts : int64 (n + 1,) where each text begins;  low : uint32 (w,) the low half of the hash of
-    the 5-gram that begins at each word, by which nearly all texts are passed over;  text : what a text is in full.
+    the 5-gram that begins at each word, by which nearly all of them are passed over;  text : what a text is in full;
+    smallest : uint64 (n,) of each text's 5-gram hashes, where that is known already.
     """
 
     PARTS = ("words", "starts", "low")
@@ -138,29 +142,31 @@ class Words:
         low: NDArray[np.uint32],
         *,
         text: Callable[[int], str],
+        smallest: NDArray[np.uint64] | None = None,
     ) -> None:
         self.words, self.starts, self.low, self.text = words, starts, low, text
+        self.smallest = _smallest(starts, *_every_gram(words, starts)) if smallest is None else smallest
+
+    def grams(self, rows: Iterable[int]) -> list[NDArray[np.uint64]]:
+        """Return the sorted distinct hashes of the word 5-grams of some of the texts."""
+        return _grams([self.words[self.starts[row] : self.starts[row + 1]] for row in rows], GRAM)
 
     def near(self, table: _Table) -> NDArray[np.int64]:
-        """Return the texts that may hold a 5-gram of the table, and those too short to hold any, ascending."""
+        """Return where 5-grams begin that the table may hold, ascending; some stand across the end of their text."""
         at = np.flatnonzero(table.maybe_holds(self.low))
         own = np.unique((table.grams & np.uint64(0xFFFFFFFF)).astype(np.uint32))
-        at = at[_is_in(own, self.low[at])]
-        short = np.flatnonzero(np.diff(self.starts) < GRAM)
-        return np.union1d(np.searchsorted(self.starts, at, side="right") - 1, short)
+        return at[_is_in(own, self.low[at])]
 
 
 def hashed(texts: Sequence[str]) -> Mapping[str, NDArray[Any]]:
     """Return the arrays of `Words` by name."""
     each = list(_word_hashes(texts))
     words = np.concatenate([_NO_GRAMS, *each])
-    starts = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(w) for w in each], out=starts[1:])
     low = np.empty(len(words), dtype=np.uint32)
     for at in range(0, len(words), 1 << 17):  # blocks, and four words more: the last grams need them
-        grams = _scramble(_raw_grams(words[at : at + (1 << 17) + GRAM - 1])[1])[: 1 << 17]
+        grams = _scramble(_raw(words[at : at + (1 << 17) + GRAM - 1], None, GRAM))[: 1 << 17]
         low[at : at + len(grams)] = (grams & np.uint64(0xFFFFFFFF)).astype(np.uint32)[: len(low) - at]
-    return {"words": words, "starts": starts, "low": low}
+    return {"words": words, "starts": _starts(each), "low": low}
 
 
 def _is_in(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -219,14 +225,15 @@ class Twins:
             likely = likely[self.n_own[likely] > 0]
         else:
             likely = self.bare
-        return any(_jaccard(grams, self.sets[i]) >= JACCARD - 1e-9 for i in likely.tolist())
+        return any(jaccard(grams, self.sets[i]) >= JACCARD - 1e-9 for i in likely.tolist())
 
     def _own(self, grams: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return np.setdiff1d(grams, self.boilerplate, assume_unique=True)
 
 
-def _jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
-    common = len(np.intersect1d(a, b, assume_unique=True))
+def jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
+    """Return the Jaccard similarity of two sets of grams, each ascending; one of them at least is not empty."""
+    common = int(_is_in(a, b).sum())
     return common / (len(a) + len(b) - common)
 
 
@@ -239,31 +246,45 @@ class _CandidateIndex:
 
     def __init__(self, candidates: Sequence[str]) -> None:
         words = list(_word_hashes(candidates))
-        self.sets = {n: [_grams(w, n) for w in words] for n in (GRAM, *CONTAINED)}
-        self.tables = {n: _Table(np.unique(np.concatenate([_NO_GRAMS, *sets]))) for n, sets in self.sets.items()}
+        self.sets = {n: _grams(words, n) for n in (GRAM, *CONTAINED)}
+        self.tables: dict[int, _Table] = {}
+        self.at: dict[int, NDArray[np.int64]] = {}  # where the grams of all sets, one after the other, are in the table
+        self.owner: dict[int, NDArray[np.int64]] = {}  # and whose each of them is
+        for n, sets in self.sets.items():
+            distinct, self.at[n] = np.unique(np.concatenate([_NO_GRAMS, *sets]), return_inverse=True)
+            self.tables[n] = _Table(distinct)
+            self.owner[n] = np.repeat(np.arange(len(sets)), [len(s) for s in sets])
         self.normalised = [normalise(t) for t in candidates]
         self.by_words: dict[bytes, list[int]] = {}
         for c, w in enumerate(words):
             self.by_words.setdefault(w.tobytes(), []).append(c)
-        self.smallest = min((len(s) for s in self.sets[GRAM] if len(s)), default=0)
+        self.lengths = np.unique([len(w) for w in words])
+        self.first_words = np.unique(np.concatenate([_NO_GRAMS, *(w[:1] for w in words)]))
+        self.least = max(1.0, JACCARD * min((len(s) for s in self.sets[GRAM] if len(s)), default=0))
         self.equal: dict[int, int] = {}
         self.kept: list[NDArray[np.uint64]] = []
         self.kept_row: list[int] = []
 
     def read(self, training: Iterable[str] | Words) -> None:
         if isinstance(training, Words):
-            found = training.near(self.tables[GRAM])
-            for k in range(0, len(found), _BATCH_TEXTS):
-                rows = found[k : k + _BATCH_TEXTS]
-                ends = zip(training.starts[rows].tolist(), training.starts[rows + 1].tolist(), strict=True)
-                self._read_batch([np.asarray(training.words[a:b]) for a, b in ends], rows, training.text)
+            words, starts = training.words, training.starts
+            self._read_copies(words, starts, 0, training.text)
+            at = training.near(self.tables[GRAM])
+            # In parts, which bound the memory, and each a number of whole texts.
+            ends = np.searchsorted(at, starts[np.searchsorted(starts, at[_BATCH_HITS::_BATCH_HITS], side="right") - 1])
+            for part in np.split(at, ends):
+                part = part[part + GRAM <= starts[np.searchsorted(starts, part, side="right")]]
+                self._read_hits(words, starts, part, _scramble(_raw(words, part, GRAM)), training.smallest, 0)
             return
         texts: list[str] = []
         row = 0
 
         def batch() -> None:
-            rows = np.arange(row, row + len(texts))
-            self._read_batch(list(_word_hashes(texts)), rows, lambda i: texts[i - row])
+            each = list(_word_hashes(texts))
+            words, starts = np.concatenate([_NO_GRAMS, *each]), _starts(each)
+            self._read_copies(words, starts, row, lambda i: texts[i - row])
+            at, grams = _every_gram(words, starts)
+            self._read_hits(words, starts, at, grams, _smallest(starts, at, grams), row)
 
         for text in training:
             texts.append(text)
@@ -274,53 +295,52 @@ class _CandidateIndex:
         if texts:
             batch()
 
-    def _read_batch(self, words: list[NDArray[np.uint64]], rows: NDArray[np.int64], text: Callable[[int], str]) -> None:
-        """Note what some training texts hold, given by their words and row numbers, which ascend."""
-        for row, w in zip(rows.tolist(), words, strict=True):
-            for c in self.by_words.get(w.tobytes(), ()):  # the same words; equal only if the rest is too
-                if c not in self.equal and normalise(text(row)) == self.normalised[c]:
-                    self.equal[c] = row
-        every = np.concatenate(words)
-        length = np.array([len(w) for w in words])
-        end = np.cumsum(length)
-        three, five = _raw_grams(every)
-        owner = np.repeat(np.arange(len(words)), length)
-        at = np.flatnonzero(np.arange(len(every)) + GRAM <= end[owner])  # words where a 5-gram of one text begins
-        if not len(at):
-            return
-        owner = owner[at]
-        grams = _scramble(five[at])
-        begin = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
-        raw, hit = five, at
-        sketch = np.zeros(len(words), dtype=np.uint64)  # one bit per text, by its smallest 5-gram hash
-        sketch[owner[begin]] = np.uint64(1) << (np.minimum.reduceat(grams, begin) & np.uint64(63))
+    def _read_copies(
+        self, words: NDArray[np.uint64], starts: NDArray[np.int64], row: int, text: Callable[[int], str]
+    ) -> None:
+        """Note which candidates equal one of some training texts, given by their words; `row` is that of the first."""
+        length = np.diff(starts)
+        likely = np.flatnonzero(np.isin(length, self.lengths))
+        has_words = likely[length[likely] > 0]
+        likely = np.union1d(likely[length[likely] == 0], has_words[_is_in(self.first_words, words[starts[has_words]])])
+        for i in likely.tolist():
+            for c in self.by_words.get(words[starts[i] : starts[i + 1]].tobytes(), ()):
+                if c not in self.equal and normalise(text(row + i)) == self.normalised[c]:  # as are the words
+                    self.equal[c] = row + i
+
+    def _read_hits(
+        self, words: NDArray[np.uint64], starts: NDArray[np.int64], at: NDArray[np.int64], grams: NDArray[np.uint64],
+        smallest: NDArray[np.uint64], row: int,
+    ) -> None:  # fmt: skip
+        """Note what some training texts hold. Of all their 5-grams those that begin `at` may be candidates'."""
         for n in (GRAM, *CONTAINED):
             # An 8-gram of a candidate begins with a 5-gram of it, a 13-gram with an 8-gram: only hits go on.
-            if n == 8:
-                raw = five[at] * _POWERS[2] + three[at + 5]
-                grams = _scramble(raw)
-            elif n == 13:
-                raw = raw[hit] * _POWERS[4] + five[at + 8]
-                grams = _scramble(raw)
+            if n > GRAM:
+                at = at[at + n <= starts[np.searchsorted(starts, at, side="right")]]
+                grams = _scramble(_raw(words, at, n))
             hit, place = self.tables[n].find(grams)
-            at, owner = at[hit], owner[hit]
-            self.tables[n].note(place, sketch[owner], rows[owner])
+            at = at[hit]
+            owner = np.searchsorted(starts, at, side="right") - 1
+            sketch = np.uint64(1) << (smallest[owner] & np.uint64(63))  # one bit per text, by its smallest 5-gram hash
+            self.tables[n].note(place, sketch, row + owner)
             if n == GRAM:
-                self._keep(words, owner, place, rows)
-            longer = at + (8 if n == GRAM else 13) <= end[owner]
-            at, owner, hit = at[longer], owner[longer], hit[longer]
+                self._keep(words, starts, owner, place, row)
 
     def _keep(
-        self, words: list[NDArray[np.uint64]], owner: NDArray[np.int64], at: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> None:
+        self, words: NDArray[np.uint64], starts: NDArray[np.int64], owner: NDArray[np.int64], at: NDArray[np.int64],
+        row: int,
+    ) -> None:  # fmt: skip
         """Keep the texts whose 5-grams are, four fifths of them, candidates' grams: no other can be near one."""
-        pairs = np.unique(owner * len(self.tables[GRAM].grams) + at)
-        found = np.bincount(pairs // max(1, len(self.tables[GRAM].grams)), minlength=len(words))
-        for i in np.flatnonzero(found >= max(1.0, JACCARD * self.smallest)).tolist():
-            grams = _grams(words[i], GRAM)  # distinct: a text may repeat itself
+        enough = np.bincount(owner, minlength=len(starts) - 1) >= self.least  # a gram may count twice: none is lost
+        own, at = owner[enough[owner]], at[enough[owner]]
+        pairs = np.unique(own * len(self.tables[GRAM].grams) + at)
+        found = np.bincount(pairs // max(1, len(self.tables[GRAM].grams)), minlength=len(starts) - 1)
+        likely = np.flatnonzero(found >= self.least)
+        each = _grams([words[starts[i] : starts[i + 1]] for i in likely.tolist()], GRAM)  # a text may repeat itself
+        for i, grams in zip(likely.tolist(), each, strict=True):
             if found[i] >= JACCARD * len(grams) - 1e-9:
                 self.kept.append(grams)
-                self.kept_row.append(int(rows[i]))
+                self.kept_row.append(row + i)
 
     def near(self) -> dict[int, tuple[float, int]]:
         """Return candidate -> (Jaccard, training row) of its likest near-duplicate, boilerplate aside.
@@ -328,41 +348,47 @@ class _CandidateIndex:
         Both the whole texts and what is left of them without boilerplate must be alike: two tasks under one long
         system prompt are no leak of each other. Where nothing is left of either, the whole texts decide.
         """
+        if not self.kept:
+            return {}
         table = self.tables[GRAM]
         boilerplate = table.grams[table.common()]
         whole = [*self.sets[GRAM], *self.kept]
-        own = [np.setdiff1d(s, boilerplate, assume_unique=True) for s in whole]
+        kept = ~_is_in(boilerplate, np.concatenate(whole))
+        own = [s[k] for s, k in zip(whole, np.split(kept, np.cumsum([len(s) for s in whole])[:-1]), strict=True)]
         bare = [s if not len(o) else _NO_GRAMS for s, o in zip(whole, own, strict=True)]
         side = (np.arange(len(whole)) >= len(self.sets[GRAM])).astype(np.int64)
         best: dict[int, tuple[float, int]] = {}
         for sets in (own, bare):
             for candidates, others, _ in _similar_pairs(sets, side):
                 for c, other in zip(candidates.tolist(), others.tolist(), strict=True):
-                    jaccard = _jaccard(whole[c], whole[other])
+                    overlap = jaccard(whole[c], whole[other])
                     row = self.kept_row[other - len(self.sets[GRAM])]
-                    if jaccard >= JACCARD - 1e-9 and (-jaccard, row) < (
-                        -best.get(c, (0.0, 0))[0],
-                        best.get(c, (0.0, 0))[1],
-                    ):
-                        best[c] = jaccard, row
+                    before, its_row = best.get(c, (0.0, 0))
+                    if overlap >= JACCARD - 1e-9 and (-overlap, row) < (-before, its_row):
+                        best[c] = overlap, row
         return best
 
-    def share(self, c: int, n: int) -> float:
-        """Return the part of a candidate's n-grams, boilerplate aside, that training holds."""
-        table = self.tables[n]
-        at = np.searchsorted(table.grams, self.sets[n][c])
-        own = at[~table.common()[at]]
-        return float((table.seen[own] != 0).mean()) if len(own) else 0.0
+    def shares(self, n: int) -> list[float]:
+        """Return the part of each candidate's n-grams, boilerplate aside, that training holds."""
+        table, at, owner = self._own(n)
+        size = np.bincount(owner, minlength=len(self.normalised))
+        found = np.bincount(owner[table.seen[at] != 0], minlength=len(self.normalised))
+        return [float(x) for x in found / np.maximum(size, 1)]
 
-    def share_of_one(self, c: int) -> float:
-        """Return the part of a candidate's 5-grams, boilerplate aside, that one training text is the first to hold."""
-        table = self.tables[GRAM]
-        at = np.searchsorted(table.grams, self.sets[GRAM][c])
-        own = at[~table.common()[at]]
-        rows = table.first[own[table.seen[own] != 0]]
-        if len(own) < MIN_GRAMS or not len(rows):
-            return 0.0
-        return float(np.unique(rows, return_counts=True)[1].max() / len(own))
+    def shares_of_one(self) -> list[float]:
+        """Return the part of each one's 5-grams, boilerplate aside, that one training text is the first to hold."""
+        table, at, owner = self._own(GRAM)
+        size = np.bincount(owner, minlength=len(self.normalised))
+        seen = table.seen[at] != 0
+        pairs, counts = np.unique(np.stack([owner[seen], table.first[at[seen]]]), axis=1, return_counts=True)
+        most = np.zeros(len(size), dtype=np.int64)
+        np.maximum.at(most, pairs[0], counts)
+        return [float(x) for x in np.where(size >= MIN_GRAMS, most / np.maximum(size, 1), 0.0)]
+
+    def _own(self, n: int) -> tuple[_Table, NDArray[np.int64], NDArray[np.int64]]:
+        """Return the table of n-grams, where in it all candidates' are, boilerplate aside, and whose each is."""
+        own = ~self.tables[n].common()[self.at[n]]
+        return self.tables[n], self.at[n][own], self.owner[n][own]
 
     def main_row(self, c: int, n: int) -> int:
         """Return the training row that is first to hold most of a candidate's found n-grams."""
@@ -410,12 +436,47 @@ class _Table:
         return self._common
 
 
-def _raw_grams(words: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the unscrambled 3-grams and 5-grams that begin at each word, those over the end wrong; as in `_grams`."""
-    padded = np.concatenate([words, np.zeros(GRAM, np.uint64)])
-    n = len(words)
-    three = (padded[:-2] * _P + padded[1:-1]) * _P + padded[2:]
-    return three, (three[:n] * _P + padded[3 : n + 3]) * _P + padded[4 : n + 4]
+def _raw(words: NDArray[np.uint64], at: NDArray[np.int64] | None, n: int) -> NDArray[np.uint64]:
+    """Return the unscrambled n-grams that begin at some words (None: at all); as in `_grams`, those over the end wrong.
+
+    Horner's rule; behind the end come zeros.
+    """
+    if at is None:
+        words, at = np.concatenate([words, np.zeros(n, np.uint64)]), np.arange(len(words))
+        mixed: NDArray[np.uint64] = words[: len(at)].copy()
+        for k in range(1, n):
+            mixed *= _P
+            mixed += words[k : len(at) + k]
+        return mixed
+    mixed = words[at]
+    for k in range(1, n):
+        mixed *= _P
+        mixed += words[at + k]
+    return mixed
+
+
+def _starts(each: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return where each of some arrays begins, one after the other, and where the last one ends."""
+    starts = np.zeros(len(each) + 1, dtype=np.int64)
+    np.cumsum([len(x) for x in each], out=starts[1:])
+    return starts
+
+
+def _every_gram(words: NDArray[np.uint64], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return where the 5-grams of texts begin, and their hashes."""
+    end = np.repeat(starts[1:], np.diff(starts))
+    at = np.flatnonzero(np.arange(GRAM, len(words) + GRAM) <= end)
+    return at, _scramble(_raw(words, None, GRAM))[at]
+
+
+def _smallest(starts: NDArray[np.int64], at: NDArray[np.int64], grams: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the smallest of each text's 5-gram hashes; 0 where it has none."""
+    smallest = np.zeros(len(starts) - 1, dtype=np.uint64)
+    begin = np.searchsorted(at, starts)
+    some = np.flatnonzero(np.diff(begin))
+    if len(some):
+        smallest[some] = np.minimum.reduceat(grams, begin[some])
+    return smallest
 
 
 def _similar_pairs(
@@ -534,20 +595,24 @@ def _n_bits(x: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def _gram_sets(texts: Iterable[str], size: int) -> Iterator[NDArray[np.uint64]]:
     """Yield the sorted distinct hashes of each text's word n-grams; empty where it has fewer words."""
-    for words in _word_hashes(texts):
-        yield _grams(words, size)
+    words = _word_hashes(texts)
+    while batch := list(islice(words, 64)):  # sorted together: fewer calls, and still short
+        yield from _grams(batch, size)
 
 
-def _grams(words: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    if len(words) < size:
-        return _NO_GRAMS
-    mixed = words[: len(words) - size + 1].copy()
-    for k in range(1, size):
-        mixed *= _P
-        mixed += words[k : len(words) - size + 1 + k]
-    mixed = _scramble(mixed)
-    mixed.sort()
-    return mixed[np.r_[True, mixed[1:] != mixed[:-1]]]
+def _grams(texts: Sequence[NDArray[np.uint64]], size: int) -> list[NDArray[np.uint64]]:
+    """Return the same of texts that are given by their words."""
+    if not texts:
+        return []
+    words, starts = np.concatenate(texts), _starts(texts)
+    owner = np.repeat(np.arange(len(texts)), np.diff(starts))
+    own = np.flatnonzero(np.arange(size, len(words) + size) <= starts[owner + 1])
+    owner, grams = owner[own], _scramble(_raw(words, None, size)[own])
+    order = np.lexsort((grams, owner))
+    owner, grams = owner[order], grams[order]
+    new = np.ones(len(grams), dtype=bool)
+    new[1:] = (grams[1:] != grams[:-1]) | (owner[1:] != owner[:-1])
+    return np.split(grams[new], np.cumsum(np.bincount(owner[new], minlength=len(texts)))[:-1])
 
 
 def _word_hashes(texts: Iterable[str]) -> Iterator[NDArray[np.uint64]]:

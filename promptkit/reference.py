@@ -226,31 +226,39 @@ class Reference:
         word 5-grams with one (Jaccard). Candidates come from 64 smallest gram hashes per row; then the true overlap.
         Rows of a template family (see `_units`) are found by copy only: a new issue below an old system turn is new.
         """
-        from promptkit.leakage import JACCARD
+        from promptkit.leakage import JACCARD, jaccard
 
         hashes, holders, units = (self._arrays[name] for name in ("sketch_hashes", "sketch_rows", "units"))
-        templated = np.asarray(self._arrays["templated"])
         exact, exact_row = self._arrays["text_hashes"], self._arrays["text_rows"]
         found = np.full(len(texts), -1, dtype=np.int64)
         at, known = find(exact, _text_hashes(texts))
         found[known] = units[exact_row[at[known]]]
         unknown = [i for i in np.flatnonzero(~known).tolist() if texts[i].strip()]
         grams = _gram_sets([texts[i] for i in unknown])
-        for i, own in zip(unknown, grams, strict=True):
-            low, high = (np.searchsorted(hashes, own[:_SKETCH], side=side) for side in ("left", "right"))
-            if not (high > low).any():
-                continue
-            met = [holders[a:b] for a, b in zip(low.tolist(), high.tolist(), strict=True) if b > a]
-            hits = np.bincount(np.concatenate(met), minlength=len(units))
-            # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
-            rows = np.flatnonzero((hits >= max(1, min(_SKETCH, len(own)) // 3)) & ~templated)
-            rows = rows[np.argsort(-hits[rows], kind="stable")[:64]]
+        # Pairs of a text and a row that holds one of its hashes, and how many hashes they share.
+        sketches = [own[:_SKETCH] for own in grams]
+        ours = np.concatenate([np.zeros(0, dtype=np.uint64), *sketches])
+        low, high = (np.searchsorted(hashes, ours, side=side) for side in ("left", "right"))
+        n_met = high - low
+        met = holders[np.repeat(low - np.cumsum(n_met) + n_met, n_met) + np.arange(n_met.sum())]
+        of_text = np.repeat(np.repeat(np.arange(len(grams)), [len(s) for s in sketches]), n_met)
+        pairs, hits = np.unique(of_text * len(units) + met, return_counts=True)
+        text, row = np.divmod(pairs, max(len(units), 1))
+        # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
+        least = np.array([max(1, len(s) // 3) for s in sketches], dtype=np.int64)
+        likely = (hits >= least[text]) & ~self._arrays["templated"][row]
+        text, row, hits = text[likely], row[likely], hits[likely]
+        order = np.lexsort((row, -hits, text))
+        text, row = text[order], row[order]
+        first = np.searchsorted(text, np.arange(len(grams)))
+        distinct = np.unique(row).tolist()
+        their = dict(zip(distinct, self.words.grams(distinct), strict=True))
+        for k, i in enumerate(unknown):
             best = 0.0
-            for row, theirs in zip(rows, _gram_sets([str(self.sample["text"][int(r)]) for r in rows]), strict=True):
-                common = len(np.intersect1d(own, theirs, assume_unique=True))
-                overlap = common / (len(own) + len(theirs) - common)
+            for r in row[first[k] : first[k] + 64][text[first[k] : first[k] + 64] == k].tolist():
+                overlap = jaccard(grams[k], their[r])
                 if overlap >= JACCARD - 1e-9 and overlap > best:
-                    best, found[i] = overlap, units[row]
+                    best, found[i] = overlap, units[r]
         return found
 
     @cached_property
@@ -259,7 +267,10 @@ class Reference:
         from promptkit.leakage import Words
 
         stored = (self._arrays[f"words/{name}"] for name in Words.PARTS)
-        return Words(*stored, text=lambda i: str(self.sample["text"][i]))
+        hashes, rows = self._arrays["sketch_hashes"], self._arrays["sketch_rows"]
+        smallest = np.zeros(len(self._arrays["units"]), dtype=np.uint64)
+        smallest[rows[::-1]] = hashes[::-1]  # ascending: the last one that is assigned is the smallest
+        return Words(*stored, text=lambda i: str(self.sample["text"][i]), smallest=smallest)
 
     def learned(self) -> Mapping[str, NDArray[Any]] | None:
         """Return what a score by `weight` once learned of the mix as a whole (`with_learned`), None where it is not."""
@@ -841,7 +852,8 @@ class _Mapped(Mapping[str, "NDArray[Any]"]):
                 raise KeyError(name)
             path = self.files.checked(f"{name}.npy")
             try:
-                self._open[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+                # As a plain array: a slice of a memmap takes ten times as long.
+                self._open[name] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
             except ValueError:  # an array without entries cannot be mapped
                 self._open[name] = np.load(path, allow_pickle=False)
         return self._open[name]

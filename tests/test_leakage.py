@@ -231,9 +231,33 @@ def test_hashing_in_blocks_changes_nothing(training):
     texts = [" ".join(training), *training] * 2  # more words than a block holds
     stored = leakage.Words(**leakage.hashed(texts), text=texts.__getitem__)
     assert len(stored.words) > 1 << 17
-    grams = leakage._scramble(leakage._raw_grams(stored.words)[1]) & np.uint64(0xFFFFFFFF)
+    grams = leakage._scramble(leakage._raw(stored.words, None, leakage.GRAM)) & np.uint64(0xFFFFFFFF)
     np.testing.assert_array_equal(stored.low, grams)
     assert leakage.leaks(training[:5], stored) == leakage.leaks(training[:5], texts)
+
+
+def test_grams_of_many_texts_are_those_of_each(training):
+    texts = ["", "one", *training[:70], training[0] + " " + training[0], "a b c d e a b c d e a b c d e"]
+    words = list(leakage._word_hashes(texts))
+    for n in (5, 8, 13):
+        for w, found in zip(words, leakage._grams(words, n), strict=True):
+            raw = [w[i : i + n].tolist() for i in range(len(w) - n + 1)]
+            one_by_one = set()
+            for gram in raw:
+                mixed = 0
+                for word in gram:
+                    mixed = (mixed * int(leakage._P) + word) % 2**64
+                one_by_one.add(int(leakage._scramble(np.array([mixed], dtype=np.uint64))[0]))
+            assert found.tolist() == sorted(one_by_one)
+
+
+def test_stored_words_are_read_in_parts_of_whole_texts(training, monkeypatch):
+    stored = leakage.Words(**leakage.hashed(training), text=training.__getitem__)
+    candidates = [training[0], change(random.Random(8), training[599], 0.05), *training[40:60:3]]
+    whole = leaks(candidates, training)
+    for size in (1, 7, 100):
+        monkeypatch.setattr(leakage, "_BATCH_HITS", size)
+        assert leaks(candidates, stored) == whole
 
 
 def test_training_may_be_a_stream_of_any_length(training, monkeypatch):
