@@ -161,6 +161,11 @@ def _work(
                 if param.name == "holdout"
                 else f"give it to {shell('promptkit', 'merge', parts)}",
             )
+    if options["engine"] != "local":
+        raise UsageError(
+            f"--worker with --engine {options['engine']}: both deal out the units of work",
+            hint=f"{shell('promptkit', 'build', '--from', root, '--engine', options['engine'], '--parts', parts)}",
+        )
     wanted = {k: options[k] for k in (*_READ, "limits")}
     with Progress(talk) as progress:
         done, found = pipeline.work(
@@ -175,7 +180,7 @@ def _work(
 
 
 _READ = ("seed", "sample_size", "tokenizer", "template", "processes", "dtype", "fields")
-_OF_WORKERS = ("root", "parts", "worker", "verify_source", "memory", *_READ, *CAPS)
+_OF_WORKERS = ("root", "parts", "worker", "verify_source", "memory", "engine", *_READ, *CAPS)
 _OF_ALL = ("json_", "quiet", "verbose", "color")
 
 

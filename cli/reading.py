@@ -95,6 +95,10 @@ def reading_options(command: F) -> F:
         click.option(
             "--memory", metavar="SIZE", callback=_bytes, help="Use no more processes than fit in this, for example 4G."
         ),
+        click.option(
+            "--engine", default="local", show_default=True, metavar="NAME",
+            help="Who reads: local processes, or ray (the cluster of RAY_ADDRESS, else one started here).",
+        ),
         click.option("--processes", type=click.IntRange(1), help="Worker processes (default: one per core)."),
         click.option("--template", help="Chat template of the ids; default: by evidence."),
         click.option(

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptkit import readers, workers
+from promptkit import engines, readers, workers
 from promptkit.conversation import Conversation, response_text
 from promptkit.errors import InputError, UsageError
 from promptkit.visible import visible
@@ -301,6 +301,7 @@ def collect(
     limits: readers.Limits | None = None,
     merge_prefixes: bool = False,
     without: Mapping[str, frozenset[int]] | None = None,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Summary:
     """Read every row once; return exact counts, the account and the bottom-k sample. Raises InputError at zero rows.
@@ -312,7 +313,8 @@ def collect(
 
     last: list[bytes | None] = [None]
     # What is known to be out of the sample need not be sent: memory stays flat.
-    for _, part in run(summarise, opened, plan, processes, progress, "read", bound=lambda: last[0]):
+    jobs = run(summarise, opened, plan, processes, progress, "read", bound=lambda: last[0], engine=engine)
+    for _, part in jobs:
         if total.merge(part, sample_size) and sample_size:
             last[0] = total.sample[-1].priority
     total.keep(sample_size)
@@ -507,14 +509,18 @@ def run(
     *extra: Any,
     units: Sequence[list[int]] | None = None,
     bound: Callable[[], bytes | None] | None = None,
+    engine: str = "local",
 ) -> Iterator[tuple[list[int], Any]]:
     """Run `job` over all units, or those given, and yield (unit, result) as they finish, in no fixed order.
 
-    `bound` is asked for the plan's, each time that a unit is begun.
+    `bound` is asked for the plan's, each time that a unit is begun; `engine` is a name of `engines`.
 
-    Little that our own readers read is read in this process. Else a shard whose worker dies, or does nothing for the
-    time of `shard_timeout`, is tried once more by itself, then counts as failed; its unit is done again without it.
+    Little that our own readers read is read in this process, unless an engine is asked for. Else a shard whose worker
+    dies, or does nothing for the time of `shard_timeout`, is tried once more by itself, then counts as failed; its unit
+    is done again without it. Where a machine was lost, nothing tells which shard it was at: the unit is done again in
+    halves.
     """
+    each = engines.engine(engine)
     work = all_units(opened.shards) if units is None else list(units)
     total = sum(opened.shards[i].n_bytes for unit in work for i in unit)
     done = 0
@@ -530,7 +536,7 @@ def run(
 
     if progress:
         progress(stage, 0, total)
-    if total < POOL_BYTES and not any(foreign(opened.shards[i]) for unit in work for i in unit):
+    if engine == "local" and total < POOL_BYTES and not any(foreign(opened.shards[i]) for unit in work for i in unit):
         for unit in work:
             yield unit, job(unit, [opened.shards[i] for i in unit], latest(), *extra, opened.tokenizer)
             finished(unit)
@@ -541,12 +547,15 @@ def run(
     while work:
         # One by one, as workers take them: the plan's bound falls with what has been read.
         tasks = ((u, job, (u, [opened.shards[i] for i in u], latest(), *extra)) for u in list(work))
-        n = min(processes or os.cpu_count() or 1, len(work))
+        n = min(processes, len(work)) if processes else None
         work = []
-        for unit, result in workers.each(tasks, n, (opened.tokenizer,), plan.limits.shard_timeout):
+        for unit, result in each(tasks, n, (opened.tokenizer,), plan.limits.shard_timeout):
             if not isinstance(result, workers.Lost):
                 yield unit, result
                 finished(unit)
+                continue
+            if result.at not in unit and len(unit) > 1:
+                work += [unit[: len(unit) // 2], unit[len(unit) // 2 :]]
                 continue
             bad = result.at if result.at in unit else unit[0]
             tries[bad] += 1

@@ -129,6 +129,7 @@ def work(
     worker: tuple[int, int] = (0, 1),
     processes: int | None = None,
     verify_source: bool = False,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> tuple[int, int]:
     """Read the units of worker I of N that have no part yet and write their parts; return (units done, units found).
@@ -153,7 +154,7 @@ def work(
         kept = _Smallest(plan.sample_size)
         for state in states.values():
             kept.add(state[0] if state else ())
-        for unit, summary, bound in _read_units(opened, plan, todo, kept, processes, progress):
+        for unit, summary, bound in _read_units(opened, plan, todo, kept, processes, engine, progress):
             parts.write(unit, summary, bound)
             states[unit[0]] = [r.priority for r in summary.sample], bound, False
             done += 1
@@ -170,12 +171,15 @@ def _read_units(
     units: list[list[int]],
     kept: _Smallest,
     processes: int | None,
+    engine: str,
     progress: Progress | None,
 ) -> Iterator[tuple[list[int], Summary, bytes | None]]:
     """Yield (unit, summary, bound) of each unit, whole, though a lost shard may have parted it on the way."""
     whole = {i: tuple(unit) for unit in units for i in unit}
     halves: dict[tuple[int, ...], tuple[Summary, set[int], list[bytes | None]]] = {}
-    jobs = collect.run(collect.summarise, opened, plan, processes, progress, "read", units=units, bound=kept.bound)
+    jobs = collect.run(
+        collect.summarise, opened, plan, processes, progress, "read", units=units, bound=kept.bound, engine=engine
+    )
     for piece, summary in jobs:
         unit = whole[piece[0]]
         total, seen, bounds = halves.setdefault(unit, (Summary(), set(), []))

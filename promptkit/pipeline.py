@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptkit import readers
+from promptkit import engines, readers
 from promptkit.collect import (
     Opened,
     Plan,
@@ -81,17 +82,21 @@ def inspect(
     fields: Mapping[str, str] | None = None,
     max_bad_shards: int = 0,
     max_bad_rows: float = 0.001,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Inspection:
     """Say what a training directory holds: each source, its containers, rows, tokens, and one decoded row.
 
-    Reads every row once and decodes one. `dtype` is the type of ids in files without a header ("uint16", ...), `fields`
+    Reads every row once and decodes one. `engine` says who reads: processes of this machine ("local") or a Ray cluster
+    ("ray"); the answer is the same. `dtype` is the type of ids in files without a header ("uint16", ...), `fields`
     maps a field ("messages", "input_ids", "prompt", ...) to the column that holds it where detection is wrong. Raises
     InputError where nothing can be read or the tokenizer is contradicted.
     """
     limits = readers.with_hints(limits, dtype=dtype, fields=fields)
     opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
-    summary = collect(opened, sample_size=1, seed=0, processes=processes, limits=limits, progress=progress)
+    summary = collect(
+        opened, sample_size=1, seed=0, processes=processes, limits=limits, engine=engine, progress=progress
+    )
     from promptkit.containers import containers
 
     first = summary.sample[0]
@@ -141,15 +146,16 @@ def detokenize(
     max_bad_shards: int = 0,
     max_bad_rows: float = 0.001,
     strict: bool = False,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Detokenized:
     """Write every row of a training directory as a conversation, in shard order, to a .jsonl or .parquet file.
 
     One row of the output: `source, shard, row, n_tokens, n_supervised, messages` and, where they exist, `tools`,
     `truncated`, `marks`. Rows are never merged. With `sample`, only that many rows, drawn by hash. The file appears
-    whole or not at all. `dtype` and `fields` are those of `inspect`. `lossy` says that more was lost than
-    `max_bad_shards` and `max_bad_rows` allow; with `strict`
-    nothing is written then and InputError is raised.
+    whole or not at all. `dtype`, `fields` and `engine` are those of `inspect` (a Ray cluster writes beside `out`: all
+    its nodes must see that folder). `lossy` says that more was lost than `max_bad_shards` and `max_bad_rows` allow;
+    with `strict` nothing is written then and InputError is raised.
     """
     from promptkit.writing import check_writable, temporary_beside
 
@@ -165,11 +171,14 @@ def detokenize(
     opened = open_directory(root, tokenizer=tokenizer, template=template, limits=limits)
     with temporary_beside(out, directory=True) as parts:
         if sample is None:
-            summary, paths = _write_all(opened, parts, processes=processes, limits=limits, progress=progress)
+            summary, paths = _write_all(
+                opened, parts, processes=processes, limits=limits, engine=engine, progress=progress
+            )
         else:
             summary = collect(
-                opened, sample_size=sample, seed=seed, processes=processes, limits=limits, progress=progress
-            )
+                opened, sample_size=sample, seed=seed, processes=processes, limits=limits, engine=engine,
+                progress=progress,
+            )  # fmt: skip
             paths = [_write_sample(opened, summary, parts)]
         account = full_account(opened, summary)
         lossy = is_lossy(account, max_bad_shards, max_bad_rows)
@@ -245,15 +254,16 @@ def build(
     domains: Mapping[str, str] | None = None,
     parts: str | os.PathLike[str] | None = None,
     threads: int = 1,
+    engine: str = "local",
     progress: Progress | None = None,
 ) -> Build:
     """Read a training directory; write its reference, a representative pack of `size` prompts, and a report.
 
     The pack is drawn from the mix itself (then its rows are marked in_training) or, with `pool`, from files of prompts
     (then those that the sample holds, or nearly so, are). `weight` says whether the mix is represented by rows or by
-    supervised tokens. `dtype` and `fields` are those of `inspect`. `max_leak` is the highest share of a pool prompt's
-    n-grams that training may hold. With `holdout`, that fraction of the rows and their near-twins are written to
-    holdout.jsonl, the reference is fitted without them and the pack is drawn from them: unseen by a drafter whose
+    supervised tokens. `dtype`, `fields` and `engine` are those of `inspect`. `max_leak` is the highest share of a pool
+    prompt's n-grams that training may hold. With `holdout`, that fraction of the rows and their near-twins are written
+    to holdout.jsonl, the reference is fitted without them and the pack is drawn from them: unseen by a drafter whose
     training leaves them out. Prompts that seem to hold secrets or personal data are not drawn unless
     `keep_personal_data`. `licences` maps a source to the SPDX expression of its rows; `redistributable` takes rows that
     may not be shared out of the pack and says beside it which. `labeller` (a callable, or "module:callable" to import)
@@ -297,6 +307,12 @@ def build(
             "a holdout and parts were given: which rows are held out shows only when all rows have been compared",
             hint="build on one machine without parts, or leave --holdout out",
         )
+    engines.engine(engine)
+    if holdout is not None and engine != "local":
+        raise UsageError(
+            f"a holdout and the engine {engine}: near-twins of held rows are found on one machine",
+            hint="leave --engine or --holdout out",
+        )
     root = gathered.root if gathered else os.fspath(root)  # type: ignore[arg-type]
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
@@ -315,13 +331,14 @@ def build(
             )  # fmt: skip
         if parts is not None and not gathered:
             work_on_parts(
-                opened, plan_for(opened, sample_size, seed, limits, True), parts, processes=processes, progress=progress
-            )
+                opened, plan_for(opened, sample_size, seed, limits, True), parts, processes=processes, engine=engine,
+                progress=progress,
+            )  # fmt: skip
             gathered = gather(parts)
             opened = gathered.opened
         summary = gathered.summary if gathered else collect(
             opened, sample_size=sample_size, seed=seed, processes=processes, limits=limits,
-            merge_prefixes=True, without=held.rows if held else None, progress=progress,
+            merge_prefixes=True, without=held.rows if held else None, engine=engine, progress=progress,
         )  # fmt: skip
         account = full_account(opened, summary)
         lossy = is_lossy(account, max_bad_shards, max_bad_rows)
@@ -638,7 +655,9 @@ def _write_unit(
     """Write the conversations of a unit to a part file named by its first shard; return its counts and account."""
     total = Summary()
     path = Path(parts) / f"{unit[0]:08d}.jsonl"
-    with open(path, "wb") as f:
+    # A name of its own: one who was taken for dead may still be writing the same rows.
+    half = path.with_suffix(f".{secrets.token_hex(6)}")
+    with open(half, "wb") as f:
         for index, shard in zip(unit, shards, strict=True):
             start = f.tell()
 
@@ -656,17 +675,25 @@ def _write_unit(
             if total.account[index].reason == "changed while reading":
                 f.seek(start)
                 f.truncate()
+    os.replace(half, path)
     return total
 
 
 def _write_all(
-    opened: Opened, parts: Path, *, processes: int | None, limits: readers.Limits | None, progress: Progress | None
+    opened: Opened,
+    parts: Path,
+    *,
+    processes: int | None,
+    limits: readers.Limits | None,
+    engine: str,
+    progress: Progress | None,
 ) -> tuple[Summary, list[Path]]:
     total = Summary()
     paths: list[Path] = []
-    for unit, part in run(_write_unit, opened, plan_for(opened, 0, 0, limits), processes, progress, "read", str(parts)):
+    plan = plan_for(opened, 0, 0, limits)
+    for unit, part in run(_write_unit, opened, plan, processes, progress, "read", str(parts), engine=engine):
         total.merge(part, 0)
-        if part.sources:  # a process that died may have left half a file
+        if part.sources:  # else its file was lost, and there is none
             paths.append(parts / f"{unit[0]:08d}.jsonl")
     refuse_nothing(opened, total)
     return total, sorted(paths)

@@ -65,19 +65,27 @@ def serve() -> int:
     # Frames travel where standard output was; what a library prints must not get between them.
     _out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_take, args=(inbox,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         setup: tuple[Any, ...] = ()
-        while (message := _receive(sys.stdin.buffer)) is not None:
+        while True:
+            sent, work, arguments = inbox.get()
             _last[:] = [None, 0.0]
             _send(_out, ("beat", None))
             try:
-                sent, work, arguments = message
                 setup = setup if sent is None else sent
                 answer: tuple[Any, ...] = ("done", work(*arguments, *setup))
             except BaseException as error:
                 answer = ("raised", _portable(error), traceback.format_exc())
             _send(_out, answer)
     return 0
+
+
+def _take(inbox: queue.SimpleQueue[Any]) -> None:
+    while (message := _receive(sys.stdin.buffer)) is not None:
+        inbox.put(message)
+    os._exit(0)  # who asked is gone, killed perhaps: nobody waits for what is left of the work
 
 
 def _portable(error: BaseException) -> BaseException:
@@ -165,13 +173,14 @@ class _Worker:
 
 
 def each(
-    tasks: Iterable[Task], processes: int, setup: tuple[Any, ...] = (), timeout: float = 600.0
+    tasks: Iterable[Task], processes: int | None, setup: tuple[Any, ...] = (), timeout: float = 600.0
 ) -> Iterator[tuple[Any, Any]]:
-    """Run the tasks in up to `processes` workers; yield (key, result or Lost) as they finish, in no fixed order.
+    """Run the tasks in up to `processes` workers (None: one per core); yield (key, result or Lost) as they finish.
 
-    `setup` is sent to each worker once and given to every function behind its own arguments. What a function raises is
-    raised here.
+    They come in no fixed order. `setup` is sent to each worker once and given to every function behind its own
+    arguments. What a function raises is raised here.
     """
+    processes = processes or os.cpu_count() or 1
     waiting: Iterator[Task] | None = iter(tasks)
     heard: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
     busy: list[_Worker] = []

@@ -15,7 +15,7 @@ import promptkit
 HEAVY = {
     "numpy", "polars", "pyarrow", "scipy", "sklearn", "torch", "datasets", "sentence_transformers", "transformers",
     "tiktoken", "tokenizers", "zstandard", "orjson", "rich", "jinja2", "ruamel", "py3langid", "pandas", "matplotlib",
-    "detect_secrets", "phonenumbers", "license_expression",
+    "detect_secrets", "phonenumbers", "license_expression", "ray",
 }  # fmt: skip
 
 # Floor of every module that is not on floor 3, where the rooms stand. A module may import modules of lower floors, and on

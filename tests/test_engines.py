@@ -1,0 +1,231 @@
+"""Engines: a Ray cluster gives the same bytes as this machine, and what dies on it costs time or is accounted for.
+
+Ray is an extra: where it is not installed, what needs it is skipped.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Command
+from test_workers import double, odd, refuse
+
+from promptkit import collect, engines, parts, pipeline, workers
+from promptkit.errors import InputError, ResourceError, UsageError
+from promptkit.readers import Shard
+
+EACH = engines.over_ray
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """Two CPUs that the tests share; `over_ray` uses a Ray that is initialised already."""
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        path = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(path))  # where its workers find the functions below
+        with engines._connected(2) as it:
+            yield it
+    assert not it.is_initialized()
+
+
+@pytest.fixture
+def mix(tmp_path: Path) -> Path:
+    root = tmp_path / "mix"
+    for k in range(6):
+        path = root / "ab"[k % 2] / f"part-{k}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"messages": [{"role": "user", "content": f"sort list {k} {j}"},
+                              {"role": "assistant", "content": f"sorted {j * k} " * 5}]} for j in range(25)]  # fmt: skip
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return root
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+# -- what a Ray worker does ------------------------------------------------------------------------------------------
+
+
+def reader_and_its_ray_worker() -> tuple[int, int]:
+    return os.getpid(), os.getppid()
+
+
+def kill_reader() -> None:
+    workers.beat("file 7")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_ray_worker() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def still() -> None:
+    workers.beat("here")
+    time.sleep(600)
+
+
+def lose_once(unit: list[int], shards: list[Shard], plan: collect.Plan, flag: str, tokenizer: Any) -> collect.Summary:
+    """Read as always, but for the first time that shard 3 is met: then the Ray worker is killed in the middle."""
+    if 3 in unit and not os.path.exists(flag):
+        Path(flag).write_text(str(os.getpid()))
+        kill_ray_worker()
+    return collect.summarise(unit, shards, plan, tokenizer)
+
+
+def lose_always(unit: list[int], shards: list[Shard], plan: collect.Plan, tokenizer: Any) -> collect.Summary:
+    if 3 in unit:
+        kill_ray_worker()
+    return collect.summarise(unit, shards, plan, tokenizer)
+
+
+def test_results_errors_and_the_deaths_of_readers_are_those_of_local_workers(ray: Any) -> None:
+    assert dict(EACH([(k, double, (k,)) for k in range(9)], 2, (3,))) == {k: 3 * k for k in range(9)}
+    assert list(EACH([], 2)) == []
+    with pytest.raises(InputError, match="no good") as error:
+        list(EACH([(0, refuse, ())], 2))
+    assert error.value.hint == "another"
+    with pytest.raises(RuntimeError, match="Odd: 1 and 2"):
+        list(EACH([(0, odd, ())], 2))
+    outcomes = dict(EACH([("bad", kill_reader, ()), ("still", still, ()), ("good", len, ("abc",))], None, (), 2.0))
+    assert outcomes["good"] == 3
+    assert outcomes["bad"].at == "file 7"
+    assert "SIGKILL" in outcomes["bad"].reason
+    assert outcomes["still"] == workers.Lost("no progress for 2 seconds (--shard-timeout)", "here")
+
+
+def test_a_reader_stays_for_the_next_task_and_ends_with_its_ray_worker(ray: Any) -> None:
+    pairs = dict(EACH([(k, reader_and_its_ray_worker, ()) for k in range(6)], 1))
+    assert len(set(pairs.values())) == 1
+    reader, worker = pairs[0]
+    os.kill(worker, signal.SIGKILL)
+    end = time.monotonic() + 30
+    while Path(f"/proc/{reader}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    with pytest.raises(ProcessLookupError):
+        os.kill(reader, 0)
+
+
+def test_a_lost_ray_worker_is_told_and_the_others_go_on(ray: Any) -> None:
+    outcomes = dict(EACH([("bad", kill_ray_worker, ()), *((k, len, ("abc",)) for k in range(4))], 2))
+    lost = outcomes.pop("bad")
+    assert isinstance(lost, workers.Lost)
+    assert "lost by Ray" in lost.reason
+    assert set(outcomes.values()) == {3}
+
+
+def test_a_worker_killed_in_the_middle_costs_time_only(ray: Any, mix: Path, tmp_path: Path) -> None:
+    opened = collect.open_directory(mix)
+    plan = collect.plan_for(opened, 40, 0, None)
+    total, flag = collect.Summary(), tmp_path / "flag"
+    for _, part in collect.run(lose_once, opened, plan, 2, None, "read", str(flag), engine="ray"):
+        total.merge(part, 40)
+    total.keep(40)
+    assert flag.exists()
+    assert parts._packed(range(6), total, None) == parts._packed(
+        range(6), collect.collect(opened, sample_size=40, seed=0), None
+    )
+
+
+def test_a_unit_that_always_dies_is_accounted_for(ray: Any, mix: Path) -> None:
+    opened = collect.open_directory(mix)
+    plan = collect.plan_for(opened, 40, 0, None)
+    total = collect.Summary()
+    for _, part in collect.run(lose_always, opened, plan, 2, None, "read", engine="ray"):
+        total.merge(part, 40)
+    failed = {i: a.reason for i, a in total.account.items() if a.status == "failed"}
+    assert failed.keys() == {3}
+    assert "lost by Ray" in failed[3]
+    assert sum(a.rows for a in total.account.values()) == 5 * 25
+
+
+def test_a_restart_over_ray_redoes_nothing(ray: Any, mix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "UNIT_FILES", 1)
+    opened = collect.open_directory(mix)
+    plan = collect.plan_for(opened, 40, 0, None, True)
+    assert parts.work(opened, plan, tmp_path / "p", processes=2, engine="ray") == (6, 0)
+    next((tmp_path / "p").glob("*.npz")).unlink()
+    assert parts.work(opened, plan, tmp_path / "p", processes=2, engine="ray") == (1, 5)
+    assert parts.work(opened, plan, tmp_path / "p", processes=2) == (0, 6)
+
+
+def test_conversations_are_those_of_this_machine(ray: Any, mix: Path, tmp_path: Path) -> None:
+    for engine in ("local", "ray"):
+        pipeline.detokenize(mix, tmp_path / f"{engine}.jsonl", processes=2, engine=engine)
+    assert filecmp.cmp(tmp_path / "local.jsonl", tmp_path / "ray.jsonl", shallow=False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["local.jsonl", "mix", "ray.jsonl"]
+
+
+def test_a_node_of_another_version_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "__version__", "9.9.9")
+    with pytest.raises(ResourceError, match=r"9\.9\.9") as error:
+        list(EACH([(0, len, ("abc",))], 1))
+    assert "every node" in error.value.hint
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_a_build_over_a_ray_of_its_own_gives_the_bytes_of_a_local_one(
+    mix: Path, tmp_path: Path, promptkit_command: Command
+) -> None:
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    place = Path("/tmp") / f"pk{os.getpid()}"  # Ray's sockets have short names
+    place.mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"TMPDIR": str(place)}
+    try:
+        for engine in ("local", "ray"):
+            done = promptkit_command(
+                "build", "--from", mix, "--out", tmp_path / engine, "--size", "5", "--engine", engine,
+                "--processes", "2", "--json", cwd=tmp_path, env=env,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            json.loads(done.stdout)
+        assert tree(tmp_path / "local") == tree(tmp_path / "ray")
+        assert list(place.iterdir()) == []
+    finally:
+        shutil.rmtree(place)
+
+
+def test_a_cluster_that_is_not_there_is_named(mix: Path, promptkit_command: Command) -> None:
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    done = promptkit_command("inspect", mix, "--engine", "ray", env={**os.environ, "RAY_ADDRESS": address}, timeout=120)
+    assert done.returncode == 6
+    assert f"Ray at {address} cannot be reached" in done.stderr
+    assert "RAY_ADDRESS" in done.stderr
+
+
+def test_without_ray_the_next_step_is_said(mix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="Ray is not installed") as error:
+        pipeline.build(mix, out=tmp_path / "out", engine="ray")
+    assert "promptkit[ray]" in error.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_makes_no_sense_with_ray_is_refused(mix: Path, tmp_path: Path, promptkit_command: Command) -> None:
+    start = ("build", "--from", mix, "--engine")
+    for words, said in (
+        ((*start, "rey"), "did you mean 'ray'"),
+        ((*start, "ray", "--worker", "0/2", "--parts", tmp_path / "p"), "both deal out the units"),
+    ):
+        done = promptkit_command(*words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+    with pytest.raises(UsageError, match="holdout"):
+        pipeline.build(mix, out=tmp_path / "out", engine="ray", holdout=0.1)
