@@ -174,7 +174,7 @@ class _Archive:
             raise BadRow(str(error)) from error
 
     def _begin(self, entry: zipfile.ZipInfo, n: int) -> tuple[int, bytes]:
-        """Return where the data of an entry begins, and perhaps its first `n` bytes, which cost no read of their own."""
+        """Return where the data of an entry begins, and at most its first `n` bytes: they cost no read of their own."""
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise BadFile("refused: an entry of its ZIP is compressed, torch stores them as they are")
         self._file.seek(entry.header_offset)
