@@ -27,6 +27,10 @@ from .console import Talk
 F = TypeVar("F", bound=Callable[..., Any])
 
 SEED = click.IntRange(0, 2**32 - 1)
+device_option = click.option(
+    "--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:N]",
+    help="Of an embedding model; cuda: of k-means and null draws too.",
+)  # fmt: skip
 COMMANDS = {  # name -> module that defines it; loaded when needed, so that --help of one costs that one
     "inspect": "reading", "detokenize": "reading", "build": "building", "score": "scoring", "compare": "comparing",
     "export": "exporting", "reweight": "reweighting", "verify": "packs", "diff": "packs", "list": "packs",

@@ -10,7 +10,7 @@ import click
 from promptkit.errors import UsageError
 from promptkit.visible import number, p_value
 
-from .app import SEED, shared
+from .app import SEED, device_option, shared
 from .console import Progress, Talk, shell, some
 from .reading import CAPS, lost, reading_options, show_account, show_sources
 
@@ -70,6 +70,7 @@ Examples:
     "--weight", type=click.Choice(["rows", "tokens"]), default="rows", show_default=True, help="What shares count."
 )
 @click.option("--embedder", default="lsa", show_default=True, help="lsa, or a sentence-transformers name or path.")
+@device_option
 @click.option(
     "--sample-size", type=click.IntRange(1), default=20_000, show_default=True, help="Rows that are decoded and fitted."
 )

@@ -12,7 +12,7 @@ import click
 from promptkit.errors import UsageError
 from promptkit.visible import count, interval, is_number, number, one_line, p_value, percent
 
-from .app import SEED, shared
+from .app import SEED, device_option, shared
 from .console import Progress, Talk, plain, shell, snippet
 
 LISTED = 10  # prompts and clusters shown in the text; --json and the report hold all
@@ -72,6 +72,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
     metavar="MODULE:CALLABLE",
     help="The labeller that the reference was built with, where it is your own.",
 )
+@device_option
 @click.option("--max-ratio", type=float, metavar="X", help="Gate: distance over the noise floor.")
 @click.option("--min-fidelity", type=float, metavar="X", help="Gate: share of prompts that belong.")
 @click.option("--min-coverage", type=float, metavar="X", help="Gate: share of the mix that is reached.")
@@ -81,7 +82,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
 def score_command(
     talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
     column: str | None, response: str | None, weights: str | None, sample: int | None, seed: int, draws: int,
-    weight: str | None, labeller: str | None, **limits: float | None,
+    weight: str | None, labeller: str | None, device: str, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
     # What a score makes lives until its end; looking for garbage in it again and again is a tenth of a cold run.
@@ -114,7 +115,7 @@ def score_command(
         say_what_was_read(talk, candidates, prompts)
     with Progress(talk) as progress:
         progress("load the reference", 0)
-        reference = load_reference(path)
+        reference = load_reference(path, device=device)
         weight = weight or reference.weight
         progress("score", 0, len(candidates))
         result = score(candidates, reference, seed=seed, draws=draws, weight=weight, labeller=labeller)

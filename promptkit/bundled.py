@@ -29,13 +29,13 @@ def packs() -> dict[str, Path]:
     return {name: p / versions[-1] for name, (p, versions) in sorted(found.items()) if versions}
 
 
-def reference(name: str) -> Reference:
+def reference(name: str, *, device: str = "auto") -> Reference:
     """Return the reference of a bundled pack; its `path` is the name."""
     from promptkit.pack import load_pack
 
     pack = load_pack(packs()[name])
     fitted = fit(list(pack), recipe={"kind": "bundled pack", "name": pack.name, "content_hash": pack.content_hash})
-    fitted.path = name
+    fitted.path, fitted.device = name, device
     return fitted
 
 

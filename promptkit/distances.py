@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from promptkit import gpu
 from promptkit.errors import InputError
 
 Matrix = NDArray[Any]
@@ -111,13 +112,24 @@ def _bandwidth2(Y: Matrix, bandwidth2: float | None, scale: float) -> float:
     return scale * (median_squared_distance(Y) if bandwidth2 is None else bandwidth2)
 
 
-def mmd2(X: Matrix, Y: Matrix, *, bandwidth2: float | None = None, scale: float = 1.0, batch_size: int = 1024) -> float:
+def mmd2(
+    X: Matrix,
+    Y: Matrix,
+    *,
+    bandwidth2: float | None = None,
+    scale: float = 1.0,
+    batch_size: int = 1024,
+    device: str = "cpu",
+) -> float:
     """Return the unbiased squared maximum mean discrepancy under a Gaussian kernel (Gretton et al. 2012, lemma 6).
 
     k(x, y) = exp(-|x - y|^2 / (2 scale bandwidth2)); `bandwidth2` defaults to the median squared distance of Y. Mean
     zero where X and Y come from one distribution, hence sometimes negative; at most 2. NaN where a set has one row.
+    `device` "cuda": on a GPU in float32, within 1e-6, and quicker from some 10,000 rows on (`gpu`).
     """
     X, Y = _pair(X, Y)
+    if device != "cpu":
+        return gpu.mmd2(X, Y, bandwidth2=_bandwidth2(Y, bandwidth2, scale), device=gpu.resolve(device))
     return _mmd2(X, Y, _gaussian(_bandwidth2(Y, bandwidth2, scale)), True, batch_size)
 
 

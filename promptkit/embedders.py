@@ -96,47 +96,69 @@ class Lsa:
 
 
 class SentenceTransformer:
-    """A sentence-transformers model by hub name or local path, loaded on first use."""
+    """A sentence-transformers model by hub name or local path, loaded on first use.
 
-    def __init__(self, name: str, *, batch_size: int = 32, threads: int = 1) -> None:
+    device : "auto" (the GPU where torch sees one), "cpu", "cuda" or "cuda:N". A GPU computes in bfloat16.
+    batch_tokens : of one batch, padding included; None leaves it to the device (`sentences.BATCH_TOKENS`).
+    """
+
+    def __init__(self, name: str, *, device: str = "auto", batch_tokens: int | None = None, threads: int = 1) -> None:
         self.name = name
-        self.batch_size = batch_size
+        self.device = device
+        self.batch_tokens = batch_tokens
         self.threads = threads
         self._model: Any = None
+        self._fast: Any = None
 
     def encode(self, texts: list[str], /) -> NDArray[np.float32]:
-        """Return unit rows (n, d), longest texts first so that a batch is padded little; bf16 on a GPU."""
+        """Return unit rows (n, d): `sentences.Fast` where that gives the model's own vectors, else its own `encode`."""
         model = self._load()
+        if self._fast is not None:
+            return unit_rows(self._fast.encode(texts, batch_tokens=self.batch_tokens))
+        # Longest first, so that a batch is padded little.
         order = sorted(range(len(texts)), key=lambda i: (-len(texts[i]), i))
-        found = np.asarray(model.encode([texts[i] for i in order], batch_size=self.batch_size, show_progress_bar=False))
+        found = np.asarray(model.encode([texts[i] for i in order], batch_size=32, show_progress_bar=False))
         X = np.empty((len(texts), found.shape[1] if found.ndim == 2 else 0), dtype=np.float32)
         X[order] = found
         return unit_rows(X)
+
+    @property
+    def embedded_on(self) -> str:
+        """The device and precision of its vectors, as a reference notes them: "cpu float32", "cuda bfloat16"."""
+        model = self._load()
+        kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()} or {"float32"}
+        return f"{model.device.type} {' '.join(sorted(kinds))}"
 
     def _load(self) -> Any:
         if self._model is None:
             import torch
             from sentence_transformers import SentenceTransformer as Model
 
+            from promptkit import gpu, sentences
+
             torch.set_num_threads(self.threads)
-            on_gpu = torch.cuda.is_available()
-            options = {"model_kwargs": {"dtype": torch.bfloat16}} if on_gpu else {}
+            device = gpu.resolve(self.device)
             try:  # code that comes with a model is never run: trust_remote_code stays off
-                self._model = Model(self.name, **options)
+                model = Model(self.name, device=device)
             except (OSError, ValueError, KeyError, RuntimeError) as error:
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 raise UsageError(
                     f"embedder {self.name!r}: not loaded as a sentence-transformers model ({reason})",
                     hint='check the name or path, download it first when offline, or use embedder="lsa"',
                 ) from error
+            self._model = model.bfloat16() if device != "cpu" else model
+            self._fast = sentences.Fast.of(model)
         return self._model
 
 
 EMBEDDERS: dict[str, type[Lsa]] = {"lsa": Lsa}
 
 
-def embedder(name: Any, *, threads: int = 1) -> Any:
-    """Return the embedder that `name` stands for: the `Lsa` class, a model by name or path, or the object itself."""
+def embedder(name: Any, *, device: str = "auto", threads: int = 1) -> Any:
+    """Return the embedder that `name` stands for: the `Lsa` class, a model by name or path, or the object itself.
+
+    `device` and `threads` are those of a `SentenceTransformer`.
+    """
     if not isinstance(name, str):
         if not callable(getattr(name, "encode", None)):
             raise UsageError(
@@ -155,7 +177,7 @@ def embedder(name: Any, *, threads: int = 1) -> Any:
         from promptkit.registry import suggest
 
         raise UsageError(f"unknown embedder {name!r}", hint=suggest(name, [*EMBEDDERS, *plugins]) + ", or a model path")
-    return SentenceTransformer(name, threads=threads)
+    return SentenceTransformer(name, device=device, threads=threads)
 
 
 def identity(model: Any) -> str:
@@ -179,8 +201,8 @@ def embed(model: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
 def unit_rows(X: Any) -> NDArray[np.float32]:
     """Return the rows brought to unit length, float32, C order; rows of zeros stay.
 
-    Row by row (no blocked product), so that a row's bits do not depend on how many stand beside it.
+    NumPy sums each row by itself (no blocked product), so that a row's bits do not depend on how many stand beside it.
     """
     Y = np.ascontiguousarray(X, dtype=np.float64)
-    length = np.sqrt(np.array([float(np.sum(y * y)) for y in Y])).reshape(-1, 1)
+    length = np.sqrt((Y * Y).sum(axis=1, keepdims=True))
     return (Y / np.where(length > 0, length, 1.0)).astype(np.float32)

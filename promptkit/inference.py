@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from promptkit import gpu
 from promptkit.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -87,21 +88,32 @@ def draw_units(n: int, units: NDArray[Any], draws: int, *, rng: int | Generator)
 
 
 def weighted_means(
-    rows: NDArray[np.int32], table: NDArray[Any], weights: NDArray[Any] | None = None, *, rng: int | Generator = 0
+    rows: NDArray[np.int32],
+    table: NDArray[Any],
+    weights: NDArray[Any] | None = None,
+    *,
+    rng: int | Generator = 0,
+    device: str = "cpu",
 ) -> NDArray[Any]:
     """Return (draws, columns): for each line of `rows`, the mean of those rows of `table`.
 
     One product of a matrix of weights with the table: 6,000 draws of 200 from 5,000 rows of 1,500 columns take 0.8 s on
     one core. Sparse, 128 columns at a time, so that the table's block stays in the cache (2.5 times as fast as whole
     rows); dense where a draw takes more than an eighth of the rows. `weights` (n,) sum to one and are dealt to the
-    rows of each line anew, since lines come sorted.
+    rows of each line anew, since lines come sorted. `device` "cuda": float32 on a GPU, within 1e-6 (`gpu`).
     """
     draws, n = rows.shape
+    starts = np.arange(0, draws * n, n)
     if weights is None or np.ptp(weights) == 0:
+        if device != "cpu":
+            found = gpu.sums(rows.ravel(), starts, None, table, device=gpu.resolve(device))
+            return np.asarray(found / found.dtype.type(n))
         data = np.full(draws * n, 1.0 / n)
     else:
         data = np.random.default_rng(rng).permuted(np.tile(weights, (draws, 1)), axis=1).ravel()
     data = data.astype(table.dtype)
+    if device != "cpu":
+        return gpu.sums(rows.ravel(), starts, data, table, device=gpu.resolve(device))
     if 8 * n > len(table):
         out = np.empty((draws, table.shape[1]), dtype=table.dtype)
         for start in range(0, draws, 512):  # 512 lines of 10,000 rows: 20 MB

@@ -253,6 +253,7 @@ def build(
     labeller: str | Labeller | None = None,
     domains: Mapping[str, str] | None = None,
     parts: str | os.PathLike[str] | None = None,
+    device: str = "auto",
     threads: int = 1,
     engine: str = "local",
     progress: Progress | None = None,
@@ -268,9 +269,10 @@ def build(
     `keep_personal_data`. `licences` maps a source to the SPDX expression of its rows; `redistributable` takes rows that
     may not be shared out of the pack and says beside it which. `labeller` (a callable, or "module:callable" to import)
     says what domain a row is instead of promptkit, and `domains` maps a source to the domain of all its rows, which
-    wins (`labellers`). `parts` is a folder that keeps what was read of each shard, so that a build
-    that was stopped goes on where it was; `root` may be what `parts.gather` found there instead (`merge`). Everything
-    is written beside its target and renamed at the end: a build that fails leaves what was there before.
+    wins (`labellers`). `device` is where an embedding model runs, as in `reference.fit`. `parts` is a folder that keeps
+    what was read of each shard, so that a build that was stopped goes on where it was; `root` may be what
+    `parts.gather` found there instead (`merge`). Everything is written beside its target and renamed at the end: a
+    build that fails leaves what was there before.
 
     Raises UsageError (options, output), InputError (nothing readable, wrong tokenizer, unusable pool), ResourceError
     (disk, memory).
@@ -279,14 +281,15 @@ def build(
     from threadpoolctl import threadpool_limits
 
     from promptkit import domains as built_in
+    from promptkit import gpu, labellers, pack, packing, reference, requests, scoring, versions, workers, writing
     from promptkit import holdout as holding
-    from promptkit import labellers, pack, packing, reference, requests, scoring, versions, workers, writing
     from promptkit import licences as licensing
     from promptkit.frames import frame_of
 
     if size < 1:
         raise UsageError(f"size is {size}", hint="give a number of prompts above 0")
     _check_sample(sample_size, seed)
+    gpu.asked(device)  # refused now, and not when all has been read
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight is {weight!r}", hint="known: rows, tokens")
     if version is not None:
@@ -379,7 +382,8 @@ def build(
         fitted = reference.fit(
             frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
             embedder=embedder, weight=weight, seed=seed, label=label or (lambda texts, **_: labels),
-            by_source=domains, masses=of_domains, threads=threads, progress=progress,
+            by_source=domains, masses=of_domains, device=device, threads=threads,
+            progress=progress,
         )  # fmt: skip
         by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}
         for s in sources:

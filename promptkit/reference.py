@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from promptkit import clusters as regions
-from promptkit import embedders
+from promptkit import embedders, gpu
 from promptkit.conformal import MIN_HELDOUT, MIN_ROWS, View, folds_by_unit
 from promptkit.conversation import canonical
 from promptkit.errors import InputError, IntegrityError, UsageError
@@ -79,11 +79,12 @@ class Reference:
         masses: Any = None,
         fingerprint: str = "",
         path: str | None = None,
+        device: str = "auto",
     ) -> None:
         self._arrays, self._profile, self._sample, self._tokenizer = arrays, profile, sample, tokenizer
         self._conversations = conversations
         self.kept: dict[Any, Any] = {}  # what a score would otherwise make anew each time; see `scoring`
-        self._given_embedder, self._masses = embedder, masses
+        self._given_embedder, self._masses, self.device = embedder, masses, device
         self._fingerprint, self.path = fingerprint, path
         self.recipe: dict[str, Any] = profile["recipe"]
         self.counts: dict[str, Any] = profile["counts"]
@@ -171,7 +172,7 @@ class Reference:
                 f"reference was embedded with an object, {self.embedder_name}, that a file cannot hold",
                 hint="pass the same object: load_reference(path, embedder=...)",
             )
-        model = embedders.embedder(self.embedder_name) if model is None else model
+        model = embedders.embedder(self.embedder_name, device=self.device) if model is None else model
         probe = np.flatnonzero(np.abs(self.X).sum(axis=1) > 0)[:4]
         if len(probe):
             Y = embedders.embed(model, [str(self.sample["text"][int(i)]) for i in probe])
@@ -281,7 +282,7 @@ class Reference:
         return Reference(
             arrays={**self._arrays, **{f"score/{name}": a for name, a in arrays.items()}}, profile=self._profile,
             sample=lambda: self.sample, conversations=lambda: self.conversations, tokenizer=lambda: self.tokenizer,
-            embedder=self._given_embedder, masses=self._masses,
+            embedder=self._given_embedder, masses=self._masses, device=self.device,
         )  # fmt: skip
 
     def prefetch(self) -> None:
@@ -354,6 +355,7 @@ def fit(
     by_source: Mapping[str, str] | None = None,
     masses: Callable[[Sequence[str]], NDArray[np.float64]] | NDArray[np.float64] | None = None,
     groups: NDArray[np.int64] | None = None,
+    device: str = "auto",
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Reference:
@@ -371,6 +373,8 @@ def fit(
     masses : callable `texts -> P(domain | text)`, (n, number of domains), from the text alone; makes typicality see
         domains (`conformal`). Only `promptkit.domains.masses` survives saving; None leaves domains out. What these are
         for the rows of `frame`, (n, number of domains), saves the time to find out.
+    device : "auto" (a GPU, where there is one, for an embedding model), "cpu", "cuda" or "cuda:N" (for k-means too: the
+        same bytes).
     groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
 
     Raises InputError for a frame without rows or without weight, UsageError for an unknown weight or embedder.
@@ -391,7 +395,8 @@ def fit(
         if progress:
             progress(stage, done, total)
 
-    model = embedders.embedder(embedder, threads=threads)
+    model = embedders.embedder(embedder, device=device, threads=threads)
+    asked = gpu.asked(device)
     texts = frame["text"].to_list()
     weights = _weights(frame, weight)
     ids = tokenizer.encode_batch(texts, threads=threads)
@@ -413,9 +418,9 @@ def fit(
         model = embedders.Lsa.fit([ids[i] for i in np.flatnonzero(in_fit)], encode_ids, seed=seed)
     X = model.transform(ids) if isinstance(model, embedders.Lsa) else embedders.embed(model, texts)
     # The number alone may see rows that are held out: it says nothing of where they lie, and hangs less on the seed.
-    centroids = regions.fit(X[in_fit], n_clusters=n_clusters or regions.stable_number(X))
+    centroids = regions.fit(X[in_fit], n_clusters=n_clusters or regions.stable_number(X), device=asked)
     cluster = regions.assign(X, centroids)
-    region_centroids = regions.fit_regions(X[in_fit], rng=seed)
+    region_centroids = regions.fit_regions(X[in_fit], rng=seed, device=asked)
     region = regions.assign(X, region_centroids)
 
     say("label", 0, len(texts))
@@ -487,6 +492,8 @@ def fit(
         "domains": _shares("domain", np.array(domain, dtype=object), weights, n_total),
         "sources": _source_table(frame["source"].to_list(), domain, unsure, weights, n_total, counts, weight),
     }
+    if isinstance(model, embedders.SentenceTransformer):
+        profile["embedded_on"] = model.embedded_on  # another device gives other last bits
     profile = json.loads(canonical(profile))  # what is in memory is what a file would hold
     say("fitted", len(texts), len(texts))
     given = None if isinstance(embedder, str) else embedder
@@ -494,6 +501,7 @@ def fit(
     return Reference(
         arrays=arrays, profile=profile, sample=lambda: light, conversations=lambda: frame.select(_CONVERSATION),
         tokenizer=lambda: tokenizer, embedder=given, masses=masses if callable(masses) else None,
+        device=device,
     )  # fmt: skip
 
 
@@ -738,7 +746,12 @@ def _sketches(texts: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def load_reference(
-    path: str | Path, *, tokenizer: Tokenizer | None = None, embedder: Any = None, expect: str | None = None
+    path: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    embedder: Any = None,
+    expect: str | None = None,
+    device: str = "auto",
 ) -> Reference:
     """Return the reference saved in `path`, or built into that directory, every file's size checked.
 
@@ -746,7 +759,9 @@ def load_reference(
 
     The sha256 of a file is checked when it is first opened, before anything of it is used. `expect` pins the
     fingerprint; `tokenizer` saves loading the stored one; `embedder` is needed again where the reference was embedded
-    with an object. Raises UsageError (no reference there), IntegrityError (a file is missing or of another size).
+    with an object. `device` is where an embedding model runs ("auto": a GPU where there is one); with "cuda" or
+    "cuda:N" the null draws of a score are summed there too. Raises UsageError (no reference there), IntegrityError (a
+    file is missing or of another size).
     """
     root = Path(path)
     if not (root / MANIFEST).is_file() and (root / "reference" / MANIFEST).is_file():
@@ -755,7 +770,7 @@ def load_reference(
         from promptkit import bundled
 
         if not root.exists() and str(path) in bundled.packs():
-            return bundled.reference(str(path))
+            return bundled.reference(str(path), device=device)
         raise UsageError(
             f"{root}: no reference there ({MANIFEST} is missing)",
             hint="build one: promptkit build --from DIR, then pass its reference/ directory; "
@@ -786,6 +801,7 @@ def load_reference(
         embedder=embedder,
         fingerprint=fingerprint,
         path=str(root),
+        device=device,
     )
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptkit import inference, labellers, structure
+from promptkit import gpu, inference, labellers, structure
 from promptkit.comparison import ALPHA, POWER_SIZES, Mix, Rows
 from promptkit.conversation import Prompt, opening, prompt_id
 from promptkit.distances import checked, total_variation
@@ -520,6 +520,7 @@ def _mix(reference: Reference, rows: Rows, names: list[str], weight: str, seed: 
             cluster_shares=np.bincount(rows.clusters, weights, minlength=n_clusters) / weights.sum(),
             domain_shares=np.bincount(rows.domains, weights, minlength=len(names)) / weights.sum(),
             weighted=weight == "tokens", seed=seed, learned=reference.learned() if weight == reference.weight else None,
+            device=gpu.asked(reference.device),
         )  # fmt: skip
     found: Mix = reference.kept[key]
     return found
