@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, "int | None"], None]
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MANIFEST = "reference.json"
 WEIGHTS = ("rows", "tokens")
 MASS_ROWS = 5000  # of the fit that are read for the domains of the mix
@@ -217,8 +217,8 @@ class Reference:
         return regions.assign(X, self.centroids)
 
     def region(self, X: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the region (m,) of vectors (m, d), for `View.typicality`: finer than what is shown, and unnamed."""
-        return regions.assign(X, self._arrays["regions"])
+        """Return the regions (m, R) of vectors (m, d), for `View.typicality`: finer than what is shown, and unnamed."""
+        return regions.assign_all(X, self._arrays["regions"])
 
     def find_units(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the unit of the mix that each text belongs to, int64 (m,); -1 where it is not in the sample.
@@ -421,7 +421,7 @@ def fit(
     centroids = regions.fit(X[in_fit], n_clusters=n_clusters or regions.stable_number(X), device=asked)
     cluster = regions.assign(X, centroids)
     region_centroids = regions.fit_regions(X[in_fit], rng=seed, device=asked)
-    region = regions.assign(X, region_centroids)
+    region = regions.assign_all(X, region_centroids)
 
     say("label", 0, len(texts))
     domain, unsure = _labels(frame, texts, label, by_source)

@@ -304,7 +304,7 @@ def test_few_rows_give_neighbours_and_no_p_values(words, n, tmp_path):
 def test_a_mix_of_equal_rows_fits_and_refuses_p_values(words):
     same = [row("A_sort", i, [{"role": "user", "content": "sort this list of numbers now"}]) for i in range(300)]
     ref = reference.fit(pl.DataFrame(same, schema=SCHEMA), tokenizer=words)
-    found = ref.prompts.typicality(words.encode_batch(["sort this list of numbers now"]), np.array([0]))
+    found = ref.prompts.typicality(words.encode_batch(["sort this list of numbers now"]), np.array([[0]]))
     assert (found.closeness[0], len(ref.clusters)) == (1.0, 1)
     assert np.isnan(found.typicality[0])
 

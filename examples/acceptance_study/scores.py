@@ -102,7 +102,6 @@ def prompt_scores(ref: Any, texts: list[str]) -> dict[str, np.ndarray]:
         "vocabulary_overlap": np.array([np.isin(i, known).mean() if len(i) else 0.0 for i in ids]),
         "n_tokens": np.array([float(len(i)) for i in ids]),
         "cluster": ref.assign(X),
-        "region": region,
         "in_mix": units >= 0,
         **_oddness_parts(ref, seen, affinity, domain, region),
     }
@@ -124,11 +123,11 @@ def _oddness_parts(
     foreign = view._rank_affinity(-affinity)
     near = Neighbours(seen.nearest, seen.nearest_cosine)
     inside = _in_region(near, ref.region(ref.X), region)
-    group = np.where(inside, view._group_of[region], -1)
+    group = view._groups(region, inside)
     odd = view._less_usual(view._odd(seen.closeness, seen.cross_entropy, affinity), group)
     return {
         "minus_oddness": -odd / n,
-        "minus_ranked": -view._ranked(odd, group, domain),
+        "minus_ranked": -view._ranked(odd, domain),
         "rank_words": -words / n,
         "rank_words_affinity_half": -(words + 0.5 * foreign) / n,
         "rank_words_affinity_whole": -(words + foreign) / n,
@@ -223,7 +222,7 @@ def main() -> None:
         by_set += [{"mix": mix, **row} for row in set_scores(ref, ref.embed(texts), found, sets)]
         for seed in range(len(args.answers)):  # prompts are the same for every seed, answers are not
             view = response_view(ref, train_answers[seed]) if seed else ref.responses
-            said = response_scores(ref, view, found["region"], replies[seed])
+            said = response_scores(ref, view, ref.region(ref.embed(texts)), replies[seed])
             by_response.append(pa.table({**same, "seed": [seed] * len(test), **said}))
         print(f"mix {mix}: scored, {time.perf_counter() - began:.0f} s", flush=True)
     by_response = [t for seed in range(len(args.answers)) for t in by_response[seed :: len(args.answers)]]
