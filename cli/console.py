@@ -207,12 +207,14 @@ class Progress:
     """What the library calls with (stage, done, total): a live line on a terminal, else a line every 10 s."""
 
     EVERY_SECONDS = 10.0
+    OF_BYTES = ("read", "hold", "twins")  # stages that count bytes; the others count rows
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
         self.console = talk.err
         self.silent = talk.quiet or talk.json
         self.started = self.spoke = self.stage_began = time.monotonic()
+        self.stage_had = 0  # done when the stage was first heard of: of that, no rate is known
         self.live: Any = None
         self.task: Any = None
         self.stage = ""
@@ -227,47 +229,55 @@ class Progress:
     def __call__(self, stage: str, done: int, total: int | None = None) -> None:
         if self.silent:
             return
-        if self.console.is_terminal:
-            self._draw(stage, done, total)
-            return
         now = time.monotonic()
-        new = stage != self.stage and now - self.started >= 1  # a log says what is going on before it looks stuck
-        if stage != self.stage:
-            self.stage, self.stage_began = stage, now
+        new = stage != self.stage
+        if new:
+            self.stage, self.stage_began, self.stage_had = stage, now, done
+        if self.console.is_terminal:
+            self._draw(new, done, total, self._said(done, total, now))
+            return
+        new = new and now - self.started >= 1  # a log says what is going on before it looks stuck
         if new or now - self.spoke >= self.EVERY_SECONDS:
             self.spoke = now
-            of = f" of {total:,}" if total else ""
-            left = time_left(done, total, now - self.stage_began)
-            self.talk.say(f"{stage}: {done:,}{of} ({now - self.started:.0f} s{left})")
+            told = (self._said(done, total, now), f"{now - self.started:.0f} s")
+            self.talk.say(f"{stage}: {', '.join(filter(None, told))}")
 
-    def _draw(self, stage: str, done: int, total: int | None) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+    def _said(self, done: int, total: int | None, now: float) -> str:
+        """Return how much is done, at what rate, and the time left; nothing where there is nothing to count."""
+        if not total:
+            return ""
+        scale, digits, unit = (1e6, 1, "MB") if self.stage in self.OF_BYTES else (1, 0, "rows")
+        seconds, gained = now - self.stage_began, done - self.stage_had
+        said = f"{done / scale:,.{digits}f} of {total / scale:,.{digits}f} {unit}"
+        if gained <= 0 or seconds < 1:
+            return said
+        rate = gained / scale / seconds
+        return f"{said}, {rate:,.{digits if rate >= 10 else 1}f} {unit}/s{time_left(done, total, seconds, gained)}"
+
+    def _draw(self, new: bool, done: int, total: int | None, said: str) -> None:
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Live
 
         if self.live is None:
             self.live = Live(
                 SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
-                MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True,
+                TimeElapsedColumn(), TextColumn("{task.fields[said]}", markup=False), console=self.console,
+                transient=True,
             )  # fmt: skip
             self.live.start()
-        if stage != self.stage:
+        if new:
             if self.task is not None:
                 self.live.remove_task(self.task)
-            self.task = self.live.add_task(visible(stage), total=total)
-            self.stage = stage
-        self.live.update(self.task, completed=done, total=total)
+            self.task = self.live.add_task(visible(self.stage), total=total, said=said)
+        self.live.update(self.task, completed=done, total=total, said=said)
 
 
-def time_left(done: int, total: int | None, seconds: float) -> str:
-    """Return ", about 12 s left" from the rate of a stage so far; nothing before it is a tenth done or has run 3 s."""
+def time_left(done: int, total: int | None, seconds: float, gained: int | None = None) -> str:
+    """Return ", about 12 s left" from the rate of a stage; nothing before it is a tenth done or has run 3 s.
+
+    The rate is what was `gained` (default: all that is done) in `seconds`.
+    """
     if not total or seconds < 3 or not total / 10 <= done < total:
         return ""
-    left = seconds * (total - done) / done
+    left = seconds * (total - done) / (gained or done)
     return f", about {left / 60:.0f} min left" if left >= 90 else f", about {left:.0f} s left"

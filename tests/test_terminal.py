@@ -93,4 +93,44 @@ def test_a_pipe_hears_of_each_stage_once_a_second_has_passed(monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     fake(monkeypatch, "pipeline", inspect=slow)
     said = shown(monkeypatch, "piped", "inspect", "mix").partition("-- stderr\n")[2].splitlines()
-    assert said[:2] == ["read: 1 of 2 (1 s)", "fit: 1 of 2 (1 s)"]
+    assert said[:2] == ["read: 0.0 of 0.0 MB, 1 s", "fit: 1 of 2 rows, 1 s"]
+
+
+@pytest.mark.parametrize("look", ["80", "piped"])
+def test_progress_tells_rate_and_time_left_from_the_first_unit_on(monkeypatch, look):
+    """By a clock that we set: a stage's rate is its own, and what was done before it was first heard of is no rate."""
+    console = sys.modules[load_main().__module__.replace(".app", ".console")]
+    clock, err = [100.0], LOOKS[look][0]()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    heard = []
+    with console.Progress(console.Talk()) as progress:
+        monkeypatch.setattr(progress, "_draw", lambda *told: heard.append(told[-1]))
+        for seconds, *told in (
+            (2, "read", 0, 400_000_000),
+            (12, "read", 100_000_000, 400_000_000),
+            (22, "read", 300_000_000, 400_000_000),
+            (23, "decode", 256, 2_000),
+            (33, "decode", 1_256, 2_000),
+            (34, "write", 0, None),
+        ):
+            clock[0] = 100.0 + seconds
+            progress(*told)
+    lines = err.getvalue().splitlines()
+    expected = [
+        "0.0 of 400.0 MB",
+        "100.0 of 400.0 MB, 10.0 MB/s, about 30 s left",
+        "300.0 of 400.0 MB, 15.0 MB/s, about 7 s left",
+        "256 of 2,000 rows",
+        "1,256 of 2,000 rows, 100 rows/s, about 7 s left",
+        "",
+    ]
+    if look == "80":
+        assert heard == expected
+    else:
+        stages = ["read", "read", "read", "decode", "decode"]
+        at = [2, 12, 22, 23, 33]
+        assert lines == [f"{s}: {e}, {t} s" for s, e, t in zip(stages, expected, at, strict=False)] + ["write: 34 s"]
