@@ -77,7 +77,8 @@ def over_ray(
                 try:
                     error, outcome = ray.get(done)
                 except gone as lost:
-                    reason = f"the process that read it was lost by Ray ({_first_line(lost)})"
+                    # Ray's text names addresses and ids, which differ from run to run.
+                    reason = f"the process that read it was lost by Ray ({type(lost).__name__})"
                     error, outcome = None, workers.Lost(reason)
                 except exceptions.RayError as refused:
                     raise ResourceError(
