@@ -97,3 +97,31 @@ def test_whole_run_writes_figures(tmp_path: Path) -> None:
     assert {"read", "decode", "select", "cluster", "leak check of the pack"} <= set(stages)
     assert sum(s["wall_seconds"] for s in figures["stages"]) >= figures["build_wall_seconds"]
     assert all(limit["seconds"] > 0 for limit in figures["limits"])
+
+
+def test_peers_answer_beside_promptkit_and_missing_ones_are_named(
+    tmp_path: Path, example_build: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import peers
+
+    absent = peers.Answer("duplicates", "not there", "no-such-peer", "no_such_peer", lambda inputs, n: None)
+    questions = "decode,duplicates,leaks"
+    monkeypatch.setattr(peers, "ANSWERS", [*peers.ANSWERS, absent])
+    monkeypatch.setattr(peers, "PLANTED", 20)
+    out = tmp_path / "figures.json"
+    peers.main(["--reference", str(example_build / "reference"), "--questions", questions, "--json", str(out)])
+    figures = json.loads(out.read_text("utf-8"))
+    assert set(figures["questions"]) == set(questions.split(","))
+    answers = {(a["question"], a["answer"]): a for a in figures["answers"]}
+    assert len(answers) == len([a for a in peers.ANSWERS if a.question in figures["questions"]])  # none left out
+    for a in answers.values():
+        assert ("missing" in a) != (a.get("cpu", 0) > 0)
+        assert "missing" not in a or a["missing"] == f"not installed: pip install {a['pip']}"
+    ours = answers["duplicates", "promptkit"]
+    assert ours["times"] == 1
+    assert ours["quality"]["found at 0.8 or more"] == 1  # by definition
+    assert ours["quality"]["by_kind"]["case and spaces"] == 1
+    assert answers["leaks", "promptkit"]["quality"]["found"] > 0.9
+    same = {a["quality"]["characters"] for (q, _), a in answers.items() if q == "decode" and "quality" in a}
+    assert len(same) == 1  # tiktoken and tokenizers give the same text
+    assert "not installed: pip install no-such-peer" in capsys.readouterr().out
