@@ -64,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     what.add_argument("--reference", type=Path, help="a reference that build wrote")
     parser.add_argument("--prompts", type=Path, help="a file of prompts to judge")
     parser.add_argument("--questions", default=",".join(QUESTIONS))
+    parser.add_argument("--only", default="", help="answers whose name holds this, as promptkit")
     parser.add_argument("--python", type=Path, action="append", default=[], help="another environment to look in")
     parser.add_argument("--model", default=minilm(), help="MiniLM, by name or path")
     parser.add_argument("--static-model", default="minishlab/potion-base-8M", help="SemHash's encoder")
@@ -87,7 +88,7 @@ def measure(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     questions = options.questions.split(",")
     inputs = prepare(scratch, options)
     rows: list[dict[str, Any]] = []
-    for answer in (a for a in ANSWERS if a.question in questions):
+    for answer in (a for a in ANSWERS if a.question in questions and options.only in a.name):
         sizes = [int(n) for n in options.growth.split(",")] if options.growth and answer.rows != (0,) else answer.rows
         for n in (n for n in sizes if n <= inputs["rows"]):
             row = {"question": answer.question, "answer": answer.name, "pip": answer.pip, "note": answer.note}
@@ -258,7 +259,7 @@ def judge(rows: list[dict[str, Any]], scratch: Path, options: argparse.Namespace
             quality["characters"] = answer
         elif row["question"] == "embed":
             quality["dimensions"] = answer[1]
-        elif row["question"] == "like":
+        elif row["question"] == "like" and "measured" not in row:  # the value of a few permutations says nothing
             quality["MAUVE" if "mauve" in row["pip"] else "p"] = answer
         elif row["question"] == "duplicates":
             quality |= of_copies(answer, load("planted"))
@@ -326,18 +327,21 @@ def table(figures: dict[str, Any]) -> str:
             if "missing" in r:
                 lines.append(f"| {name} | | | | | {r['missing']} | {r['note']} |")
                 continue
-            scaled = "*" if "measured" in r else ""
-            cells = [f"{r['times']:.3g}" if "times" in r else "", f"{r['cpu']:.3g}{scaled}", f"{r['wall']:.3g}{scaled}"]
+            cells = [number(r.get("times")), number(r["cpu"]) + "*" * ("measured" in r)]
+            cells.append("" if "measured" in r else number(r["wall"]))
             quality = ", ".join(f"{k} {v:.4g}" for k, v in r["quality"].items() if k != "by_kind")
             lines.append(f"| {name} | {' | '.join(cells)} | {r['peak_mb']:,} | {quality} | {r['note']} |")
-        for r in rows:
-            if "measured" in r:
-                few, many, wanted = r["measured"]
-                lines.append(
-                    f"\n\\* {r['answer']}: {few} and {many} measured, the line through them read at {wanted:,}."
-                )
+        read_off = dict.fromkeys((r["answer"], *r["measured"]) for r in rows if "measured" in r)
+        said = [f"{name}: {few} and {many} of {wanted:,}" for name, few, many, wanted in read_off]
+        if said:
+            lines.append(f"\n\\* measured in part, and read off the line through both: {'; '.join(said)}.")
         lines.append("")
     return "\n".join(lines)
+
+
+def number(x: float | None) -> str:
+    """Return three digits, or whole numbers."""
+    return "" if x is None else f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 if __name__ == "__main__":
