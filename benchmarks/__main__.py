@@ -140,15 +140,19 @@ def bounds(
     shards = readers.find_shards(root).shards
     n_bytes, raw = limits.raw_bytes(root, shards)
     kinds: defaultdict[str, float] = defaultdict(float)
+    ours: defaultdict[str, float] = defaultdict(float)
     for shard in shards:
         kinds[shard.format] += limits.seconds(partial(limits.bare_read, root / shard.path, shard.format))
-    bare = sum(kinds.values())
+        ours[shard.format] += limits.seconds(partial(limits.checked_read, root, shard))
+    bare, read_alone = sum(kinds.values()), sum(ours.values())
 
     tokenizer = reference.tokenizer
     encoded = tokenizer.encode_batch([*texts, *answers])
     ids = np.concatenate(encoded).astype(np.int64)
     used, dense = np.unique(ids, return_inverse=True)
     gather = limits.seconds(lambda: limits.gather_decode(dense, tokenizer.tokens(used)).decode("utf-8", "replace"))
+    rows = [row.astype(np.int64) for row in encoded]
+    decode_alone = limits.seconds(lambda: [tokenizer.decode(row) for row in rows])
     encode = limits.seconds(lambda: tokenizer.encode_batch(texts))
     read, decode = stages.get("read", {}), stages.get("decode", {})
     fit = stages.get("fit prompts", {})
@@ -156,8 +160,12 @@ def bounds(
         {"limit": "read the bytes of all shards (at most 1 GiB)", "seconds": raw, "mb_per_second": n_bytes / raw / 1e6},
         {"limit": "parse all shards with bare libraries, one process", "seconds": bare, "of": "read",
          "ratio_cpu": ratio(read.get("cpu_seconds"), bare), "by_format": dict(sorted(kinds.items()))},
+        {"limit": "the same by promptkit's readers, all values checked", "seconds": read_alone,
+         "times": read_alone / bare, "by_format": dict(sorted(ours.items()))},
         {"limit": "decode the sampled tokens by one NumPy gather", "seconds": gather, "of": "decode",
          "tokens_per_second": len(ids) / gather, "ratio_cpu": ratio(decode.get("cpu_seconds"), gather)},
+        {"limit": "the same by promptkit's tokenizer, row by row", "seconds": decode_alone,
+         "times": decode_alone / gather, "tokens_per_second": len(ids) / decode_alone},
         {"limit": "encode the sampled openings once", "seconds": encode, "of": "fit prompts",
          "tokens_per_second": sum(map(len, encoded[: len(texts)])) / encode,
          "ratio_cpu": ratio(fit.get("cpu_seconds"), encode)},
@@ -211,6 +219,7 @@ def show(figures: dict[str, Any]) -> None:
                 (("mb_per_second", 1, "MB/s"), ("tokens_per_second", 1e6, "M tokens/s")) if k in limit]  # fmt: skip
         times = limit.get("ratio_cpu")
         against = [f"{limit['of']} takes {times:.1f} times its processor time"] if times else []
+        against += [f"{limit['times']:.2f} times the limit above"] if "times" in limit else []
         print(f"{limit['limit']}: {limit['seconds']:.2f} s" + "".join(f", {t}" for t in itertools.chain(rate, against)))
 
 
