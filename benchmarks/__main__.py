@@ -150,7 +150,8 @@ def bounds(
     encoded = tokenizer.encode_batch([*texts, *answers])
     ids = np.concatenate(encoded).astype(np.int64)
     used, dense = np.unique(ids, return_inverse=True)
-    gather = limits.seconds(lambda: limits.gather_decode(dense, tokenizer.tokens(used)).decode("utf-8", "replace"))
+    table = tokenizer.tokens(used)
+    gather = limits.seconds(lambda: limits.gather_decode(dense, table).decode("utf-8", "replace"))
     rows = [row.astype(np.int64) for row in encoded]
     decode_alone = limits.seconds(lambda: [tokenizer.decode(row) for row in rows])
     encode = limits.seconds(lambda: tokenizer.encode_batch(texts))
