@@ -79,7 +79,7 @@ def scored(monkeypatch, tmp_path):
 
     changes: dict = {}
     fake(monkeypatch, "scoring", score=score)
-    fake(monkeypatch, "reference", load_reference=lambda path: types.SimpleNamespace(path=path, weight="rows"))
+    fake(monkeypatch, "reference", load_reference=lambda path, device="auto": types.SimpleNamespace(path=path, weight="rows"))
     (tmp_path / "promptkit-out" / "reference").mkdir(parents=True)
     (tmp_path / "promptkit-out" / "reference" / "reference.json").write_text("{}")
     (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(t) for t in TEXTS))
@@ -218,7 +218,7 @@ def test_weights_come_from_the_field_named(run, scored):
 
 
 def test_score_writes_a_report(run, scored, tmp_path, monkeypatch):
-    fake(monkeypatch, "reference", load_reference=lambda path: None)
+    fake(monkeypatch, "reference", load_reference=lambda path, device="auto": None)
     monkeypatch.setattr(
         sys.modules["promptkit.scoring"], "score", lambda c, r, **o: types.SimpleNamespace(to_json=score_json)
     )
