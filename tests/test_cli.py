@@ -830,12 +830,12 @@ def test_slow_runs_say_a_plain_line_when_piped(run, monkeypatch):
     def slow(*_, progress, **__):
         for i in range(3):
             time.sleep(0.06)
-            progress("read", i + 1, 3)
+            progress("decode", i + 1, 3)
         raise InputError("done")
 
     fake(monkeypatch, "pipeline", inspect=slow)
-    assert "read: 3 of 3 (0 s)\n" in run("inspect", "mix").err
-    assert "read:" not in run("inspect", "mix", "-q").err
+    assert "decode: 3 of 3 rows, 0 s\n" in run("inspect", "mix").err
+    assert "decode:" not in run("inspect", "mix", "-q").err
 
 
 @pytest.mark.parametrize(("extra", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
