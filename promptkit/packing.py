@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from promptkit.collect import Progress
 from promptkit.conversation import Message, Prompt, opening, prompt_id
 from promptkit.errors import InputError, UsageError
 from promptkit.licences import of_source
-from promptkit.requests import request
+from promptkit.requests import Request, request
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,21 +37,35 @@ LENGTH_WEIGHT = 0.1  # of length, turns and tools beside the kernel features: en
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """One prompt that may enter a pack."""
+    """One prompt that may enter a pack: all but its texts, which `_Offer` has of those that are chosen."""
 
-    prompt: Prompt
-    text: str  # its opening: what is compared
+    id: str
     domain: str
     unsure: bool
     language: str
     n_prompt_tokens: int
+    expected_output_tokens: int | None
     n_turns: int
-    row: int  # of the reference's sample, or -1
+    has_tools: bool
+    row: int  # of the reference's sample, of the rows held out, or of the pool's prompts
     group: int  # near-duplicates share it
+    kinds: tuple[str, ...] = ()  # of secrets and personal data
     shard: str | None = None
     shard_row: int | None = None
     source: str | None = None
     licence: str = "NOASSERTION"
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What may be drawn, and what gives the openings (which are compared) and the prompts of some of it.
+
+    Of 20,000 rows 200 are chosen: the messages of the others are read once, counted, and not kept.
+    """
+
+    rows: list[Eligible]
+    texts: Callable[[Sequence[Eligible]], list[str]]
+    prompts: Callable[[Sequence[Eligible]], list[Prompt]]
 
 
 @dataclass(frozen=True)
@@ -96,19 +110,22 @@ def pack_rows(
     notes: list[str] = []
     known = licences or {}
     check_pool(pool, max_leak, holdout=held is not None)
+    if progress:
+        progress("scan", 0, None)
     if held is not None:
         held = _labelled(held, label, by_source)
-        eligible = _unseen(reference, _from_mix(reference, held, turns, known, notes), max_leak, notes)
+        offer = _unseen(reference, _from_mix(reference, held, turns, known, notes), max_leak, notes)
     elif pool:
-        eligible = _from_pool(reference, pool, turns, max_leak, known, notes, label, by_source)
+        offer = _from_pool(reference, pool, turns, max_leak, known, notes, label, by_source)
     else:
-        eligible = _from_mix(reference, None, turns, known, notes)
-    if progress:
-        progress("scan", 0, len(eligible))
-    eligible, personal_data = _clean(eligible, keep_personal_data, notes)
+        offer = _from_mix(reference, None, turns, known, notes)
+    eligible, personal_data = _clean(offer.rows, keep_personal_data, notes)
+    offer = replace(offer, rows=eligible)
+    of_mix = held is None and not pool
+    workers.trim()
     if not eligible:
         raise InputError("no prompt is eligible for the pack", hint="; ".join(notes) or "check the training directory")
-    chosen = _choose(reference, eligible, size=size, seed=seed, notes=notes, progress=progress)
+    chosen = _choose(reference, offer, of_mix=of_mix, size=size, seed=seed, notes=notes, progress=progress)
     if not chosen:
         raise InputError(
             f"no prompt to choose: none of {len(eligible)} is of a domain that {size} prompts of this mix would hold",
@@ -119,16 +136,17 @@ def pack_rows(
     workers.trim()  # the kernels of the choice
     if progress:
         progress("score", 0, len(chosen))
-    score = scoring.score([e.prompt for e in chosen], reference, seed=seed)
+    prompts = offer.prompts(chosen)
+    score = scoring.score(prompts, reference, seed=seed)
     labels = domains.label(
-        [e.text for e in chosen], messages=[e.prompt.messages for e in chosen], tools=[e.prompt.tools for e in chosen]
+        offer.texts(chosen), messages=[p.messages for p in prompts], tools=[p.tools for p in prompts]
     )
-    templated = _templated(reference, chosen)
+    templated = _templated(reference, prompts)
     seen = score.prompts.to_dicts()
     # A held row is not in the next training set, whatever it shares with rows that are; a pool's may be there.
     trained = [held is None and (not pool or bool(s["leaked"])) for s in seen]
     rows = [
-        _row(e, seen[i], tags=labels[i].tags, n_templated=templated[i], in_training=trained[i])
+        _row(e, prompts[i], seen[i], tags=labels[i].tags, n_templated=templated[i], in_training=trained[i])
         for i, e in enumerate(chosen)
     ]
     withheld: list[dict[str, Any]] = []
@@ -144,7 +162,7 @@ def pack_rows(
                 hint=f"state what you know with --licence SOURCE=SPDX, for example --licence {source}=Apache-2.0",
             )
         if withheld:
-            score = scoring.score([e.prompt for e, ok in zip(chosen, share, strict=True) if ok], reference, seed=seed)
+            score = scoring.score([p for p, ok in zip(prompts, share, strict=True) if ok], reference, seed=seed)
             notes.append(f"{len(withheld)} chosen prompts may not be shared on (licence) and are withheld")
     return Drawn(rows, score, notes, personal_data, withheld)
 
@@ -173,88 +191,96 @@ def check_pool(pool: Sequence[Any], max_leak: float | None, *, holdout: bool = F
 
 def _clean(eligible: list[Eligible], keep: bool, notes: list[str]) -> tuple[list[Eligible], dict[str, Any]]:
     """Leave out prompts that seem to hold a secret or personal data, unless `keep`; count them by kind."""
-    from promptkit import personal
-
-    flags = personal.flags([personal.texts_of(e.prompt.messages, e.prompt.tools) for e in eligible])
-    found = Counter(kind for kinds in flags for kind in kinds)
-    n = sum(map(bool, flags))
+    found = Counter(kind for e in eligible for kind in e.kinds)
+    n = sum(bool(e.kinds) for e in eligible)
     counts = {"looked_at": len(eligible), "flagged": n, "found": dict(sorted(found.items())), "kept": keep}
     if n:
         listed = ", ".join(f"{kind} {c}" for kind, c in sorted(found.items()))
         told = "may be drawn" if keep else "are left out"
         notes.append(f"{n} of {len(eligible)} prompts seem to hold secrets or personal data ({listed}) and {told}")
-    return [e for e, kinds in zip(eligible, flags, strict=True) if keep or not kinds], counts
+    return [e for e in eligible if keep or not e.kinds], counts
 
 
-def _unseen(reference: Reference, eligible: list[Eligible], max_leak: float | None, notes: list[str]) -> list[Eligible]:
+def _unseen(reference: Reference, offer: _Offer, max_leak: float | None, notes: list[str]) -> _Offer:
     """Say how many held rows share much with rows that stay in training; with a limit, leave out those beyond it."""
     from promptkit import leakage
 
     least = leakage.MIN_SHARE if max_leak is None else 0.0
-    leaked = leakage.leaks([e.text for e in eligible], reference.words, min_share=least)
+    eligible = offer.rows
+    leaked = leakage.leaks(offer.texts(eligible), reference.words, min_share=least)
     if max_leak is None:
         if n := sum(leak is not None for leak in leaked):
             notes.append(
                 f"{n} of {len(eligible)} held-out prompts share {leakage.MIN_SHARE:.0%} or more of their n-grams with "
                 f"rows that stay in training; --max-leak {leakage.MIN_SHARE:g} drops them"
             )
-        return eligible
+        return offer
     kept = [e for e, leak in zip(eligible, leaked, strict=True) if leak is None or leak["share"] <= max_leak]
     if len(kept) < len(eligible):
         notes.append(
             f"{len(eligible) - len(kept)} held-out prompts share more than {max_leak:g} of their n-grams with training"
         )
-    return kept
+    return replace(offer, rows=kept)
 
 
 def _from_mix(
     reference: Reference, held: pl.DataFrame | None, turns: str | None, licences: Mapping[str, str], notes: list[str]
-) -> list[Eligible]:
+) -> _Offer:
     """Return what may be sent of the reference's own sample, or of rows held out of it."""
-    sample = reference.sample.hstack(reference.conversations) if held is None else held
+    from promptkit import personal
+
+    def frame() -> pl.DataFrame:
+        return reference.sample.hstack(reference.conversations) if held is None else held
+
+    def prompts(chosen: Sequence[Eligible]) -> list[Prompt]:
+        out = []
+        for e, row in zip(chosen, frame()[[e.row for e in chosen]].iter_rows(named=True), strict=True):
+            wanted, tools = _request(row, turns)
+            assert wanted is not None  # as when it was counted
+            out.append(
+                Prompt(
+                    id=e.id, messages=wanted.messages, tools=tools, domain=e.domain, source=e.source,
+                    expected_output_tokens=e.expected_output_tokens,
+                )
+            )  # fmt: skip
+        return out
+
+    def texts(chosen: Sequence[Eligible]) -> list[str]:
+        found: list[str] = frame()["text"][[e.row for e in chosen]].to_list()
+        return found
+
     out: list[Eligible] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
-    lengths = reference.tokenizer.encode_batch
-    requests: list[tuple[int, dict[str, Any], Any, list[Any] | None]] = []
-    for i, row in enumerate(sample.iter_rows(named=True)):
-        tools = json.loads(row["tools"]) if row["tools"] else None
-        messages: list[Message] = json.loads(row["messages"])
-        wanted = request(
-            messages, tools=bool(row["has_tools"]), truncated=bool(row["truncated"]),
-            key=f"{row['shard']}\0{row['row']}", turns=turns,
-        )  # fmt: skip
+    flagged: dict[bytes, tuple[str, ...]] = {}
+    for i, row in enumerate(frame().drop("text", "response_text").iter_rows(named=True)):
+        wanted, tools = _request(row, turns)
         if wanted is None:
             dropped["without a whole first user turn"] += 1
-        elif "\ufffd" in "".join(m["content"] for m in wanted.messages):
+            continue
+        contents = [m["content"] for m in wanted.messages]
+        if any("\ufffd" in content for content in contents):
             dropped["with broken characters"] += 1
-        elif (key := prompt_id(wanted.messages, tools)) in seen:
+            continue
+        if (key := prompt_id(wanted.messages, tools)) in seen:
             dropped["equal to another"] += 1
-        else:
-            seen.add(key)
-            requests.append((i, row, wanted, tools))
-    answers = lengths([w.answer or "" for _, _, w, _ in requests])
-    prompts = lengths(["\n\n".join(m["content"] for m in w.messages) for _, _, w, _ in requests])
-    for (i, row, wanted, tools), answer, ids in zip(requests, answers, prompts, strict=True):
+            continue
+        seen.add(key)
+        answer, ids = reference.tokenizer.encode_batch([wanted.answer or "", "\n\n".join(contents)])
         out.append(
             Eligible(
-                prompt=Prompt(
-                    id=prompt_id(wanted.messages, tools),
-                    messages=wanted.messages,
-                    tools=tools,
-                    domain=row["domain"],
-                    source=row["source"],
-                    # An answer's end-of-turn token is generated too.
-                    expected_output_tokens=len(answer) + 1 if wanted.answer is not None else None,
-                ),
-                text=row["text"],
+                id=key,
                 domain=row["domain"],
                 unsure=bool(row["unsure"]),
                 language=row["language"],
                 n_prompt_tokens=len(ids),
+                # An answer's end-of-turn token is generated too.
+                expected_output_tokens=len(answer) + 1 if wanted.answer is not None else None,
                 n_turns=sum(m["role"] == "user" for m in wanted.messages),
-                row=i if held is None else -1,
+                has_tools=bool(tools),
+                row=i,
                 group=int(row["unit"]),
+                kinds=personal.flags([personal.texts_of(wanted.messages, tools)], flagged)[0],
                 shard=row["shard"],
                 shard_row=int(row["row"]),
                 source=row["source"],
@@ -263,7 +289,16 @@ def _from_mix(
         )
     what = "sampled" if held is None else "held-out"
     notes += [f"{n} {what} rows {why} are not eligible for the pack" for why, n in sorted(dropped.items())]
-    return out
+    return _Offer(out, texts, prompts)
+
+
+def _request(row: Mapping[str, Any], turns: str | None) -> tuple[Request | None, list[Any] | None]:
+    """Return what to send of a row of the mix, None where nothing can be, and its tools."""
+    wanted = request(
+        json.loads(row["messages"]), tools=bool(row["has_tools"]), truncated=bool(row["truncated"]),
+        key=f"{row['shard']}\0{row['row']}", turns=turns,
+    )  # fmt: skip
+    return wanted, json.loads(row["tools"]) if row["tools"] else None
 
 
 def _labelled(
@@ -299,8 +334,8 @@ def _from_pool(
     notes: list[str],
     label: Labeller | None,
     by_source: Mapping[str, str] | None,
-) -> list[Eligible]:
-    from promptkit import labellers, languages, leakage
+) -> _Offer:
+    from promptkit import labellers, languages, leakage, personal
     from promptkit.candidates import read_candidates
 
     prompts: dict[str, tuple[Prompt, list[Message], str | None]] = {}
@@ -337,29 +372,36 @@ def _from_pool(
     groups = leakage.near_duplicate_groups(texts)
     lengths = reference.tokenizer.encode_batch(["\n\n".join(m["content"] for m in w) for _, (_, w, _) in entries])
     answers = reference.tokenizer.encode_batch([a or "" for _, (_, _, a) in entries])
-    out = []
+    flags = personal.flags([personal.texts_of(messages, p.tools) for _, (p, messages, _) in entries])
+    out, sent = [], []
     for i, (key, (p, messages, answer)) in enumerate(entries):
         own = None if p.source in (by_source or {}) else p.domain  # the user's mapping wins
         domain, unsure = (own, False) if own else labels[i]
+        expected = len(answers[i]) + 1 if answer else p.expected_output_tokens
+        sent.append(
+            Prompt(
+                id=key, messages=messages, tools=p.tools, domain=domain, source=p.source,
+                expected_output_tokens=expected,
+            )
+        )  # fmt: skip
         out.append(
             Eligible(
-                prompt=Prompt(
-                    id=key, messages=messages, tools=p.tools, domain=domain, source=p.source,
-                    expected_output_tokens=len(answers[i]) + 1 if answer else p.expected_output_tokens,
-                ),
-                text=texts[i],
+                id=key,
                 domain=domain,
                 unsure=unsure,
                 language=spoken[i],
                 n_prompt_tokens=len(lengths[i]),
+                expected_output_tokens=expected,
                 n_turns=sum(m["role"] == "user" for m in messages),
-                row=-1,
+                has_tools=bool(p.tools),
+                row=i,
                 group=int(groups[i]),
+                kinds=flags[i],
                 source=p.source,
                 licence=of_source(licences, p.source, str(p.extra.get("licence") or p.extra.get("license") or "")),
             )
-        )  # fmt: skip
-    return out
+        )
+    return _Offer(out, lambda chosen: [texts[e.row] for e in chosen], lambda chosen: [sent[e.row] for e in chosen])
 
 
 # ---------------------------------------------------------------------------------------------------- choosing
@@ -367,8 +409,9 @@ def _from_pool(
 
 def _choose(
     reference: Reference,
-    eligible: list[Eligible],
+    offer: _Offer,
     *,
+    of_mix: bool,
     size: int,
     seed: int,
     notes: list[str],
@@ -378,13 +421,14 @@ def _choose(
     from promptkit import leakage, selection
 
     weight = reference.sample["weight"].to_numpy()
-    own = [e.row for e in eligible]
+    eligible = offer.rows
     shares = {d["domain"]: float(d["share"]) for d in reference.domains.to_dicts()}
-    extra, extra_target = _lengths(reference, eligible, weight)
+    extra, extra_target = _lengths(reference, eligible, weight, of_mix)
 
     def twins(chosen: NDArray[np.int64]) -> list[int]:
         """Return the chosen rows that nearly repeat an earlier one in full."""
-        whole = ["\n\n".join(m["content"] for m in eligible[i].prompt.messages) for i in chosen]
+        prompts = offer.prompts([eligible[i] for i in chosen])
+        whole = ["\n\n".join(m["content"] for m in p.messages) for p in prompts]
         groups = leakage.near_duplicate_groups(whole).tolist()
         first: dict[int, int] = {}
         return [i for i, g in zip(chosen.tolist(), groups, strict=True) if first.setdefault(g, i) != i]
@@ -392,8 +436,8 @@ def _choose(
     if progress:
         progress("select", 0, size)
     chosen = selection.select(
-        reference.X[own] if own[0] >= 0 else reference.embed([e.text for e in eligible]), reference.X, weights=weight,
-        k=size, domains=[e.domain for e in eligible], quotas=selection.quotas(shares, size),
+        reference.X[[e.row for e in eligible]] if of_mix else reference.embed(offer.texts(eligible)), reference.X,
+        weights=weight, k=size, domains=[e.domain for e in eligible], quotas=selection.quotas(shares, size),
         extra=LENGTH_WEIGHT * extra, extra_target=LENGTH_WEIGHT * extra_target,
         groups=np.array([e.group for e in eligible], np.int64), drop=twins, seed=seed,
     )  # fmt: skip
@@ -408,7 +452,7 @@ def _choose(
 
 
 def _lengths(
-    reference: Reference, eligible: list[Eligible], weight: NDArray[np.float64]
+    reference: Reference, eligible: list[Eligible], weight: NDArray[np.float64], of_mix: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Return log ISL, log OSL, turns and tools of each eligible prompt, and their mean over the mix, standardised."""
     sample = reference.sample
@@ -421,16 +465,15 @@ def _lengths(
         ]
     )
     mean = np.average(mix, axis=0, weights=weight)
-    own = np.array([e.row for e in eligible])
-    if own[0] >= 0:
-        mine = mix[own]
+    if of_mix:
+        mine = mix[[e.row for e in eligible]]
     else:
         mine = np.column_stack(
             [
                 np.log1p([e.n_prompt_tokens for e in eligible]),
-                np.log1p([e.prompt.expected_output_tokens or np.expm1(mean[1]) for e in eligible]),
+                np.log1p([e.expected_output_tokens or np.expm1(mean[1]) for e in eligible]),
                 np.log1p([e.n_turns for e in eligible]),
-                np.array([bool(e.prompt.tools) for e in eligible], float),
+                np.array([e.has_tools for e in eligible], float),
             ]
         )
     spread = np.sqrt(np.average((mix - mean) ** 2, axis=0, weights=weight))
@@ -441,7 +484,7 @@ def _lengths(
 # ---------------------------------------------------------------------------------------------------- rows
 
 
-def _templated(reference: Reference, chosen: list[Eligible]) -> list[int | None]:
+def _templated(reference: Reference, prompts: list[Prompt]) -> list[int | None]:
     """Return the length of each request under the target's chat template, None where we cannot know it exactly.
 
     Tool declarations are rendered by helpers of the model's own that differ between releases, so rows with tools have
@@ -450,10 +493,10 @@ def _templated(reference: Reference, chosen: list[Eligible]) -> list[int | None]
     from promptkit import templates
 
     out: list[int | None] = []
-    for e in chosen:
-        plain = not e.prompt.tools and not any(m["role"] == "tool" or m.get("tool_calls") for m in e.prompt.messages)
+    for p in prompts:
+        plain = not p.tools and not any(m["role"] == "tool" or m.get("tool_calls") for m in p.messages)
         try:
-            text = templates.render(e.prompt.messages, None, reference.template or "") if plain else None
+            text = templates.render(p.messages, None, reference.template or "") if plain else None
         except UsageError:  # unknown, or a template that we can read and not write
             text = None
         out.append(None if text is None else len(reference.tokenizer.encode_rendered(text)))
@@ -461,14 +504,20 @@ def _templated(reference: Reference, chosen: list[Eligible]) -> list[int | None]
 
 
 def _row(
-    e: Eligible, seen: dict[str, Any], *, tags: Sequence[str], n_templated: int | None, in_training: bool
+    e: Eligible,
+    prompt: Prompt,
+    seen: dict[str, Any],
+    *,
+    tags: Sequence[str],
+    n_templated: int | None,
+    in_training: bool,
 ) -> dict[str, Any]:
     nearest = seen.get("nearest_similarity")
     typicality = seen.get("typicality")
     return {
-        "id": e.prompt.id,
-        "messages": e.prompt.messages,
-        "tools": e.prompt.tools,
+        "id": e.id,
+        "messages": prompt.messages,
+        "tools": prompt.tools,
         "domain": e.domain,
         "unsure": e.unsure,
         "cluster": int(seen["cluster"]),
@@ -480,7 +529,7 @@ def _row(
         "in_training": in_training,
         "n_prompt_tokens": e.n_prompt_tokens,
         "n_templated_tokens": n_templated,
-        "expected_output_tokens": e.prompt.expected_output_tokens,
+        "expected_output_tokens": e.expected_output_tokens,
         "nearest_similarity_u6": None if nearest is None else round(nearest * 1e6),
         "typicality_u6": None if typicality is None else round(typicality * 1e6),
         "tags": sorted(tags),

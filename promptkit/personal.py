@@ -16,6 +16,7 @@ Cost: about 7 MB of text a second on one core, 10,000 prompts of 600 characters 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,22 +92,24 @@ _DUMMY = re.compile(
 _PRIVATE_KINDS = ("FIXED_LINE", "MOBILE", "FIXED_LINE_OR_MOBILE", "PERSONAL_NUMBER", "VOIP", "PAGER")
 
 
-def flags(requests: Sequence[Iterable[str]]) -> list[tuple[str, ...]]:
+def flags(requests: Sequence[Iterable[str]], seen: dict[bytes, tuple[str, ...]] | None = None) -> list[tuple[str, ...]]:
     """Return, for each request (its texts), the kinds of secret or personal data that it seems to hold; mostly ().
 
-    A text that comes again (a system prompt, the growing history of an agent) is read once.
+    A text that comes again (a system prompt, the growing history of an agent) is read once; `seen`, by the hashes of
+    texts, carries that on to further calls.
 
     >>> flags([["Sort a list."], ["Be brief.", "call +44 7911 842396"], ["mail jane@example.com"]])
     [(), ('phone number',), ()]
     """
-    seen: dict[str, tuple[str, ...]] = {}
+    seen = {} if seen is None else seen
     out = []
     for texts in requests:
         found: set[str] = set()
         for text in texts:
-            if text not in seen:
-                seen[text] = kinds(text)
-            found.update(seen[text])
+            key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if key not in seen:
+                seen[key] = kinds(text)
+            found.update(seen[key])
         out.append(tuple(sorted(found)))
     return out
 

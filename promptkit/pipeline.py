@@ -379,33 +379,49 @@ def build(
         labels, of_domains = built_in.of_rows(
             *(frame[name].to_list() for name in ("text", "messages", "tools")), processes=processes
         )
-        fitted = reference.fit(
-            frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
-            embedder=embedder, weight=weight, seed=seed, label=label or (lambda texts, **_: labels),
-            by_source=domains, masses=of_domains, device=device, threads=threads,
-            progress=progress,
-        )  # fmt: skip
-        by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}
-        for s in sources:
-            s |= {key: by_domain.get(s["source"], {}).get(key) for key in ("domain", "domain_share", "unsure")}
-        del summary, frame, of_domains
-        workers.trim()
-        fitted = scoring.learn(fitted)
-        drawn = packing.pack_rows(
-            fitted, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
-            keep_personal_data=keep_personal_data, licences=licences, redistributable=redistributable,
-            label=label, by_source=domains, progress=progress,
-        )  # fmt: skip
-        opened.tokenizer.forget()
-        fitted.kept.clear()
-        workers.trim()
-        if progress:
-            progress("write", 0, None)
-        chosen_with = {"licences": licences} if licences else {}
-        return _write_build(
-            out, name, version, fitted, drawn, opened, held, sources=sources, account=account,
-            notes=notes + drawn.notes, lossy=lossy, chosen_with=chosen_with,
-        )  # fmt: skip
+        with writing.temporary_beside(out / "build", directory=True) as room:
+            # What was said and done is most of the bytes and seldom needed: it waits on the disk.
+            apart = room / "conversations.arrow"
+            reference.write_arrow(frame.select(reference.CONVERSATION), apart)
+            frame = frame.drop(reference.CONVERSATION)
+            workers.trim()
+            fitted = reference.fit(
+                frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
+                embedder=embedder, weight=weight, seed=seed, label=label or labels, by_source=domains,
+                masses=of_domains, conversations=lambda: reference.read_arrow(apart), device=device, threads=threads,
+                progress=progress,
+            )  # fmt: skip
+            by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}
+            for s in sources:
+                s |= {key: by_domain.get(s["source"], {}).get(key) for key in ("domain", "domain_share", "unsure")}
+            del summary, frame, labels, of_domains
+            workers.trim()
+            # From here on the reference is what was saved: what of it is not needed takes no memory.
+            scoring.learn(fitted).save(room / "reference")
+            del fitted
+            workers.trim()
+            saved = reference.load_reference(
+                room / "reference", tokenizer=opened.tokenizer, embedder=None if isinstance(embedder, str) else embedder
+            )
+            drawn = packing.pack_rows(
+                saved, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
+                keep_personal_data=keep_personal_data, licences=licences, redistributable=redistributable,
+                label=label, by_source=domains, progress=progress,
+            )  # fmt: skip
+            opened.tokenizer.forget()
+            saved.kept.clear()
+            workers.trim()
+            if progress:
+                progress("write", 0, None)
+            chosen_with = {"licences": licences} if licences else {}
+            built, places = _write_rest(
+                room, out, name, version, saved, drawn, opened, held, sources=sources, account=account,
+                notes=notes + drawn.notes, lossy=lossy, chosen_with=chosen_with,
+            )  # fmt: skip
+            del saved, drawn  # Windows moves no file that is mapped
+            for part, place in places.items():
+                writing.publish(room / part, place)
+            return built
 
 
 def work(
@@ -514,7 +530,8 @@ def _inputs(opened: Opened, account: Sequence[readers.FileAccount]) -> dict[str,
     return {"containers": rows, "account_sha256": _account_hash(account)}
 
 
-def _write_build(
+def _write_rest(
+    room: Path,
     out: Path,
     name: str,
     version: str | None,
@@ -528,59 +545,55 @@ def _write_build(
     notes: list[str],
     lossy: bool,
     chosen_with: dict[str, Any],
-) -> Build:
-    """Write everything beside `out`, then move each part to its place; what was there stays until that moment."""
-    from promptkit import pack, report, writing
+) -> tuple[Build, dict[str, Path]]:
+    """Write the rest into `room`, where the reference is; return the place of each part of it, too."""
+    from promptkit import pack, report
 
     rows = drawn.rows
     in_training = sum(r["in_training"] for r in rows)
-    with writing.temporary_beside(out / "build", directory=True) as work:
-        fitted.save(work / "reference")
-        pack_score = {k: v for k, v in drawn.score.to_json().items() if k != "prompts"}
-        pack_score["reference"] = {"path": str(out / "reference"), "fingerprint": fitted.fingerprint}
-        content = pack.content_hash(rows)
-        recipe = {**fitted.recipe, "personal_data": drawn.personal_data, **chosen_with}
-        if drawn.withheld:
-            recipe["withheld"] = {
-                "rows": len(drawn.withheld),
-                "whole_content_hash": pack.content_hash([*rows, *drawn.withheld]),
-            }
-        fields: dict[str, Any] = {
-            "inputs": _inputs(opened, account),
-            "reference": {"fingerprint": fitted.fingerprint},
-            "tokenizer": identity(opened.tokenizer),
-            "template": {"name": opened.template, "kwargs": {}},
+    pack_score = {k: v for k, v in drawn.score.to_json().items() if k != "prompts"}
+    pack_score["reference"] = {"path": str(out / "reference"), "fingerprint": fitted.fingerprint}
+    content = pack.content_hash(rows)
+    recipe = {**fitted.recipe, "personal_data": drawn.personal_data, **chosen_with}
+    if drawn.withheld:
+        recipe["withheld"] = {
+            "rows": len(drawn.withheld),
+            "whole_content_hash": pack.content_hash([*rows, *drawn.withheld]),
+        }
+    fields: dict[str, Any] = {
+        "inputs": _inputs(opened, account),
+        "reference": {"fingerprint": fitted.fingerprint},
+        "tokenizer": identity(opened.tokenizer),
+        "template": {"name": opened.template, "kwargs": {}},
+        "recipe": recipe,
+        "score": _score_summary(pack_score),
+        "known_limits": _limits(in_training, held, notes),
+    }
+    version = pack.next_version(out / "packs" / name, rows, wanted=version, fields=fields)
+    packed = pack.write_pack(rows, room / "packs", name=name, version=version, fields=fields)
+    report.render(score=drawn.score, reference=fitted, pack=pack.load_pack(packed), out=room / "report.html")
+    beside = {"account": [asdict(a) for a in account], "sources": sources, "notes": notes}
+    (room / "account.json").write_bytes(canonical(beside) + b"\n")
+    places = {
+        "reference": out / "reference",
+        f"packs/{name}/{version}": out / "packs" / name / version,
+        "report.html": out / "report.html",
+        "account.json": out / f"build-{name}-{version}.json",
+    }
+    if held is not None:
+        (room / "holdout.jsonl").write_bytes(held.lines(opened.shards))
+        places["holdout.jsonl"] = out / "holdout.jsonl"
+    if drawn.withheld:
+        left = {
+            "pack": f"{name}@{version}+{content}",
+            **recipe["withheld"],
+            "how": "build without redistributable, from the same training data with the same recipe",
             "recipe": recipe,
-            "score": _score_summary(pack_score),
-            "known_limits": _limits(in_training, held, notes),
+            "withheld": [{k: v for k, v in r.items() if k not in ("messages", "tools")} for r in drawn.withheld],
         }
-        version = pack.next_version(out / "packs" / name, rows, wanted=version, fields=fields)
-        packed = pack.write_pack(rows, work / "packs", name=name, version=version, fields=fields)
-        report.render(score=drawn.score, reference=fitted, pack=pack.load_pack(packed), out=work / "report.html")
-        beside = {"account": [asdict(a) for a in account], "sources": sources, "notes": notes}
-        (work / "account.json").write_bytes(canonical(beside) + b"\n")
-        places = {
-            "reference": out / "reference",
-            f"packs/{name}/{version}": out / "packs" / name / version,
-            "report.html": out / "report.html",
-            "account.json": out / f"build-{name}-{version}.json",
-        }
-        if held is not None:
-            (work / "holdout.jsonl").write_bytes(held.lines(opened.shards))
-            places["holdout.jsonl"] = out / "holdout.jsonl"
-        if drawn.withheld:
-            left = {
-                "pack": f"{name}@{version}+{content}",
-                **recipe["withheld"],
-                "how": "build without redistributable, from the same training data with the same recipe",
-                "recipe": recipe,
-                "withheld": [{k: v for k, v in r.items() if k not in ("messages", "tools")} for r in drawn.withheld],
-            }
-            (work / "withheld.json").write_bytes(canonical(left) + b"\n")
-            places["withheld.json"] = out / f"withheld-{name}-{version}.json"
-        for part, place in places.items():
-            writing.publish(work / part, place)
-    return Build(
+        (room / "withheld.json").write_bytes(canonical(left) + b"\n")
+        places["withheld.json"] = out / f"withheld-{name}-{version}.json"
+    built = Build(
         reference=str(out / "reference"),
         pack=str(out / "packs" / name / version),
         report=str(out / "report.html"),
@@ -597,6 +610,7 @@ def _write_build(
         holdout=str(places["holdout.jsonl"]) if held is not None else None,
         withheld=str(places["withheld.json"]) if drawn.withheld else None,
     )
+    return built, places
 
 
 def _score_summary(score: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ WEIGHTS = ("rows", "tokens")
 MASS_ROWS = 5000  # of the fit that are read for the domains of the mix
 _SKETCH = 64  # smallest hashes of word 5-grams kept per row
 _EXAMPLE_CHARACTERS = 300
-_CONVERSATION = ("messages", "tools", "response_text")
+CONVERSATION = ("messages", "tools", "response_text")
 _FAMILY_ROWS, _FAMILY_SHARE = 20, 0.005
 
 
@@ -108,9 +108,9 @@ class Reference:
     def sample(self) -> pl.DataFrame:
         return self._sample()
 
-    @cached_property
+    @property
     def conversations(self) -> pl.DataFrame:
-        return self._conversations()
+        return self._conversations()  # opened each time: these are most of the bytes, and seldom needed twice
 
     @cached_property
     def X(self) -> NDArray[np.float32]:
@@ -323,8 +323,8 @@ class Reference:
     def _write_files(self, directory: Path) -> list[dict[str, Any]]:
         """Write everything but the manifest; return path, bytes and sha256 of each file, sorted by path."""
         (directory / "profile.json").write_bytes(canonical(self._profile) + b"\n")
-        _write_arrow(self.sample, directory / "sample.arrow")
-        _write_arrow(self.conversations, directory / "conversations.arrow")
+        write_arrow(self.sample, directory / "sample.arrow")
+        write_arrow(self.conversations, directory / "conversations.arrow")
         for name in sorted(self._arrays):
             path = directory / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -351,9 +351,10 @@ def fit(
     weight: str = "rows",
     seed: int = 0,
     n_clusters: int | None = None,
-    label: Callable[..., Any] | None = None,
+    label: Callable[..., Any] | Sequence[Any] | None = None,
     by_source: Mapping[str, str] | None = None,
     masses: Callable[[Sequence[str]], NDArray[np.float64]] | NDArray[np.float64] | None = None,
+    conversations: Callable[[], pl.DataFrame] | None = None,
     groups: NDArray[np.int64] | None = None,
     device: str = "auto",
     threads: int = 1,
@@ -368,13 +369,16 @@ def fit(
     counts, recipe : kept and saved as they are (JSON); `counts["sources"]`, where it lists `source, rows,
         supervised_tokens` of the whole mix, makes the shares of sources exact.
     weight : "rows" or "tokens" (supervised tokens): what the shares represent.
-    label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`; None calls every row "other".
+    label : callable `(texts, messages=, tools=) -> [Label]` with `.domain` and `.unsure`, or what it says of the rows;
+        None calls every row "other".
     by_source : source -> domain of its rows, which wins over `label`.
     masses : callable `texts -> P(domain | text)`, (n, number of domains), from the text alone; makes typicality see
         domains (`conformal`). Only `promptkit.domains.masses` survives saving; None leaves domains out. What these are
         for the rows of `frame`, (n, number of domains), saves the time to find out.
     device : "auto" (a GPU, where there is one, for an embedding model), "cpu", "cuda" or "cuda:N" (for k-means too: the
         same bytes).
+    conversations : opens the columns `messages`, `tools` and `response_text` of the rows, where they are not in `frame`
+        but on disk: they are most of its bytes and are needed for moments.
     groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
 
     Raises InputError for a frame without rows or without weight, UsageError for an unknown weight or embedder.
@@ -397,6 +401,7 @@ def fit(
 
     model = embedders.embedder(embedder, device=device, threads=threads)
     asked = gpu.asked(device)
+    opened = conversations or (lambda: frame.select(CONVERSATION))
     texts = frame["text"].to_list()
     weights = _weights(frame, weight)
     ids = tokenizer.encode_batch(texts, threads=threads)
@@ -424,7 +429,7 @@ def fit(
     region = regions.assign_all(X, region_centroids)
 
     say("label", 0, len(texts))
-    domain, unsure = _labels(frame, texts, label, by_source)
+    domain, unsure = _labels(frame["source"].to_list(), texts, opened, label, by_source)
     sample = frame.with_columns(
         pl.Series("domain", domain, dtype=pl.String),
         pl.Series("unsure", unsure, dtype=pl.Boolean),
@@ -441,12 +446,13 @@ def fit(
     prompts = View.fit(
         ids, rows=everyone, folds=folds, units=units, clusters=region, affinity=affinity, domain=likeliest, **shared
     )
-    answers = frame["response_text"].to_list()
-    answered = np.array([i for i, a in enumerate(answers) if a and a.strip()], dtype=np.int64)
     responses = None
+    answers = opened()["response_text"].to_list()
+    answered = np.array([i for i, a in enumerate(answers) if a and a.strip()], dtype=np.int64)
     if len(answered) >= MIN_ROWS:
-        say("fit responses", 0, len(answered))
         answer_ids = tokenizer.encode_batch([answers[i] for i in answered], threads=threads)
+        del answers
+        say("fit responses", 0, len(answered))
         responses = View.fit(
             answer_ids,
             rows=answered,
@@ -497,9 +503,9 @@ def fit(
     profile = json.loads(canonical(profile))  # what is in memory is what a file would hold
     say("fitted", len(texts), len(texts))
     given = None if isinstance(embedder, str) else embedder
-    light = sample.drop(_CONVERSATION)
+    light = sample.drop(CONVERSATION, strict=False)
     return Reference(
-        arrays=arrays, profile=profile, sample=lambda: light, conversations=lambda: frame.select(_CONVERSATION),
+        arrays=arrays, profile=profile, sample=lambda: light, conversations=opened,
         tokenizer=lambda: tokenizer, embedder=given, masses=masses if callable(masses) else None,
         device=device,
     )  # fmt: skip
@@ -578,16 +584,23 @@ def _affinity(P: NDArray[np.float64], share: NDArray[np.float64]) -> tuple[NDArr
 
 
 def _labels(
-    frame: pl.DataFrame, texts: list[str], label: Callable[..., Any] | None, by_source: Mapping[str, str] | None
+    sources: list[str],
+    texts: list[str],
+    conversations: Callable[[], pl.DataFrame],
+    label: Callable[..., Any] | Sequence[Any] | None,
+    by_source: Mapping[str, str] | None,
 ) -> tuple[list[str], list[bool]]:
     from promptkit.labellers import labels
 
     if label is None:
         return ["other"] * len(texts), [True] * len(texts)
-    messages = [json.loads(m) for m in frame["messages"]]
-    tools = [json.loads(t) if t else None for t in frame["tools"]]
-    sources = frame["source"].to_list()
-    found = labels(texts, messages=messages, tools=tools, sources=sources, label=label, by_source=by_source)
+    if callable(label):
+        rows = conversations()
+        messages = [json.loads(m) for m in rows["messages"]]
+        tools = [json.loads(t) if t else None for t in rows["tools"]]
+        found = labels(texts, messages=messages, tools=tools, sources=sources, label=label, by_source=by_source)
+    else:
+        found = labels(texts, sources=sources, label=lambda *_, **__: label, by_source=by_source)
     return [domain for domain, _ in found], [unsure for _, unsure in found]
 
 
@@ -795,8 +808,8 @@ def load_reference(
     return Reference(
         arrays=_Mapped(stored),
         profile=_read_json(stored.checked("profile.json")),
-        sample=lambda: _read_arrow(stored.checked("sample.arrow")),
-        conversations=lambda: _read_arrow(stored.checked("conversations.arrow")),
+        sample=lambda: read_arrow(stored.checked("sample.arrow")),
+        conversations=lambda: read_arrow(stored.checked("conversations.arrow")),
         tokenizer=lambda: tokenizer if tokenizer is not None else _load_tokenizer(stored.folder("tokenizer")),
         embedder=embedder,
         fingerprint=fingerprint,
@@ -912,8 +925,8 @@ def _view(arrays: Mapping[str, NDArray[Any]], name: str, n_models: int) -> View:
     return View(profiles, _Part(arrays, name))
 
 
-def _write_arrow(sample: pl.DataFrame, path: Path) -> None:
-    """Write the sample as Arrow IPC whose bytes depend on the values alone.
+def write_arrow(sample: pl.DataFrame, path: Path) -> None:
+    """Write a frame as Arrow IPC whose bytes depend on the values alone.
 
     Uncompressed, one batch, strings rebuilt and nulls zeroed: a polars frame's own buffers keep traces of how it was
     made.
@@ -934,7 +947,8 @@ def _write_arrow(sample: pl.DataFrame, path: Path) -> None:
         out.write_table(table)
 
 
-def _read_arrow(path: Path) -> pl.DataFrame:
+def read_arrow(path: Path) -> pl.DataFrame:
+    """Return the frame in a file of `write_arrow`, mapped from it."""
     import polars as pl
 
     return pl.read_ipc(path)

@@ -83,7 +83,7 @@ class Tokenizer:
         self.specials = dict(sorted(specials.items(), key=lambda item: item[1]))
         self.encoder = encoder
         self.notes = tuple(notes)
-        self._remembered: dict[str, Ids] = {}
+        self._remembered: dict[bytes, Ids] = {}  # by the hash of the text, which is not kept
         tokens = {**table, **{i: s.encode("utf-8") for s, i in self.specials.items()}}
         self.n_vocab = max(tokens, default=-1) + 1
         self._known = np.zeros(self.n_vocab + 1, bool)  # one more: where every id out of range is looked up
@@ -168,14 +168,14 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, threads: int = 1) -> list[Ids]:
         """Return the ids of each text, in order; the same for any number of `threads`."""
         if self._remembered:
-            new = [text for text in texts if text not in self._remembered]
-            made = iter(self._encode_all(new, threads))
-            return [self._remembered[text] if text in self._remembered else next(made) for text in texts]
+            known = [self._remembered.get(_digest(text)) for text in texts]
+            made = iter(self._encode_all([t for t, ids in zip(texts, known, strict=True) if ids is None], threads))
+            return [next(made) if ids is None else ids for ids in known]
         return self._encode_all(texts, threads)
 
     def remember(self, texts: Sequence[str], ids: Sequence[Ids]) -> None:
         """Keep the ids of texts that will be asked for again, until `forget`: a build needs most of them thrice."""
-        self._remembered.update(zip(texts, ids, strict=True))
+        self._remembered.update(zip(map(_digest, texts), ids, strict=True))
 
     def forget(self) -> None:
         self._remembered.clear()
@@ -223,6 +223,10 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.name}: {self.n_vocab} ids, {len(self.specials)} special, {self.sha256[:12]}>"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def placeholder(i: int) -> bytes:
