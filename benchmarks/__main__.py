@@ -64,13 +64,16 @@ def multiplied(root: Path, rows: int, out: Path) -> Path:
             first, *rest = path.relative_to(root).parts
             if copy and Path(first) in tokenizers:
                 continue
-            target = out.joinpath(first if Path(first) in tokenizers else f"{first}_{copy:04d}", *rest)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(path, target)
-            except OSError:  # another file system
-                target.write_bytes(path.read_bytes())
+            link(path, out.joinpath(first if Path(first) in tokenizers else f"{first}_{copy:04d}", *rest))
     return out
+
+
+def link(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:  # another file system
+        target.write_bytes(path.read_bytes())
 
 
 def measure(root: Path, scratch: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -194,7 +195,8 @@ def _lloyd(
         for empty in np.flatnonzero(np.bincount(labels, minlength=len(C)) == 0):
             worst = int(np.argmin(own))
             labels[worst], own[worst] = empty, np.inf
-        C = np.stack([_unit_grid(G[labels == c].sum(axis=0)) for c in range(len(C))])
+        members = (labels == np.arange(len(C))[:, None]).astype(np.float64)
+        C = np.stack([_unit_grid(total) for total in members @ G])  # whole numbers: exact, and no copy of the rows
     return C
 
 
@@ -292,12 +294,18 @@ def names(texts: Sequence[str], labels: NDArray[np.int64], k: int) -> list[str]:
 
 
 def _terms(text: str) -> Counter[str]:
-    return Counter(
-        part.casefold()
-        for word in _WORD.findall(text)
-        if not _HASH.fullmatch(word)
-        for part in _PART.findall(_HUMP.sub("_", word) if word[0].islower() else word)
-    )
+    found: Counter[str] = Counter()
+    for word, times in Counter(_WORD.findall(text)).items():
+        for part in _parts(word):
+            found[part] += times
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts(word: str) -> tuple[str, ...]:
+    if _HASH.fullmatch(word):
+        return ()
+    return tuple(p.casefold() for p in _PART.findall(_HUMP.sub("_", word) if word[0].islower() else word))
 
 
 def _spread(ranked: list[str], weight: dict[str, float]) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,11 +56,12 @@ def normalise(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def near_duplicate_groups(texts: Sequence[str]) -> NDArray[np.int64]:
+def near_duplicate_groups(texts: Sequence[str], sets: Sequence[NDArray[np.uint64]] | None = None) -> NDArray[np.int64]:
     """Return a group id for each text, shape (n,), numbered from 0 in order of first appearance.
 
     Texts share a group when a chain of near-duplicates (Jaccard >= 0.8 on word 5-grams) joins them; texts of fewer
     than five words when their normalised forms are equal. Deterministic, and independent of the order of the texts.
+    `sets` are their word 5-grams (`gram_sets`), where they are at hand.
 
     >>> near_duplicate_groups(["Hello  world", "hello world", "goodbye"]).tolist()
     [0, 0, 1]
@@ -69,7 +70,7 @@ def near_duplicate_groups(texts: Sequence[str]) -> NDArray[np.int64]:
     from scipy.sparse.csgraph import connected_components
 
     n = len(texts)
-    sets = list(_gram_sets(texts, GRAM))
+    sets = list(_gram_sets(texts, GRAM)) if sets is None else sets
     # Copies first: they are the bulk of the pairs and need no join.
     seen: dict[bytes | str, int] = {}
     labels = np.array(
@@ -167,6 +168,12 @@ def hashed(texts: Sequence[str]) -> Mapping[str, NDArray[Any]]:
         grams = _scramble(_raw(words[at : at + (1 << 17) + GRAM - 1], None, GRAM))[: 1 << 17]
         low[at : at + len(grams)] = (grams & np.uint64(0xFFFFFFFF)).astype(np.uint32)[: len(low) - at]
     return {"words": words, "starts": _starts(each), "low": low}
+
+
+def gram_sets(hashes: Mapping[str, NDArray[Any]]) -> list[NDArray[np.uint64]]:
+    """Return the sorted distinct hashes of each text's word 5-grams, from `hashed(texts)`."""
+    bounds = pairwise(hashes["starts"].tolist())
+    return list(_sets((hashes["words"][a:b] for a, b in bounds), GRAM))
 
 
 def _is_in(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -595,7 +602,10 @@ def _n_bits(x: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def _gram_sets(texts: Iterable[str], size: int) -> Iterator[NDArray[np.uint64]]:
     """Yield the sorted distinct hashes of each text's word n-grams; empty where it has fewer words."""
-    words = _word_hashes(texts)
+    return _sets(_word_hashes(texts), size)
+
+
+def _sets(words: Iterator[NDArray[np.uint64]], size: int) -> Iterator[NDArray[np.uint64]]:
     while batch := list(islice(words, 64)):  # sorted together: fewer calls, and still short
         yield from _grams(batch, size)
 

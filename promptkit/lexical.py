@@ -57,40 +57,53 @@ class TfIdf:
     @classmethod
     def fit(cls, rows: Sequence[Ids]) -> TfIdf:
         """Count in how many of the rows each id occurs."""
-        owner, ids, _ = _term_counts(rows)
-        del owner
+        return cls._of_counts(_term_counts(rows)[1], len(rows))
+
+    @classmethod
+    def fit_transform(cls, rows: Sequence[Ids]) -> tuple[TfIdf, Any]:
+        """Return what `fit` gives and what it makes of the rows (`transform`), ids counted once."""
+        counts = _term_counts(rows)
+        fitted = cls._of_counts(counts[1], len(rows))
+        return fitted, fitted._weighted(counts, len(rows))
+
+    @classmethod
+    def _of_counts(cls, ids: NDArray[np.int64], n_rows: int) -> TfIdf:
         terms, df = np.unique(ids, return_counts=True)
-        return cls(terms.astype(np.int64), df.astype(np.int32), len(rows))
+        return cls(terms.astype(np.int64), df.astype(np.int32), n_rows)
 
     def transform(self, rows: Sequence[Ids]) -> Any:
         """Return unit rows as scipy CSR float32 (len(rows), t); ids unknown to the fit count in the length only.
 
         A text without ids is a row of zeros.
         """
+        return self._weighted(_term_counts(rows), len(rows))
+
+    def _weighted(self, counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], n: int) -> Any:
         from scipy import sparse
 
-        owner, ids, tf = _term_counts(rows)
+        owner, ids, tf = counts
         column, known = find(self.terms, ids)
         df = np.where(known, self.df[column] if len(self.df) else 0, 0)
         weight = (1.0 + np.log(tf)) * (1.0 + np.log((1.0 + self.n_rows) / (1.0 + df)))
         # bincount adds in the order of the ids, one row after the other: a row's bits do not depend on its neighbours.
-        length = np.sqrt(np.bincount(owner, weight * weight, minlength=len(rows)))
+        length = np.sqrt(np.bincount(owner, weight * weight, minlength=n))
         weight = (weight / length[owner])[known].astype(np.float32)
-        starts = np.concatenate([[0], np.cumsum(np.bincount(owner[known], minlength=len(rows)))])
-        shape = (len(rows), len(self.terms))
+        starts = np.concatenate([[0], np.cumsum(np.bincount(owner[known], minlength=n))])
+        shape = (n, len(self.terms))
         return sparse.csr_matrix((weight, column[known].astype(np.int32), starts.astype(np.int32)), shape=shape)
 
 
 def _term_counts(rows: Sequence[Ids]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return (row, id, how often) for each distinct id of each row, in the order of rows, then ids."""
     flat, starts = join(rows)
-    owner = np.repeat(np.arange(len(rows)), np.diff(starts))
-    order = np.lexsort((flat, owner))
-    flat, owner = flat[order], owner[order]
+    for a, b in pairwise(starts.tolist()):
+        flat[a:b].sort()
     first = np.ones(len(flat), dtype=bool)
-    first[1:] = (flat[1:] != flat[:-1]) | (owner[1:] != owner[:-1])
+    first[1:] = flat[1:] != flat[:-1]
+    first[starts[:-1][np.diff(starts) > 0]] = True
     at = np.flatnonzero(first)
-    return owner[at], flat[at], np.diff(np.append(at, len(flat)))
+    owner = np.repeat(np.arange(len(rows)), np.diff(np.searchsorted(at, starts)))
+    return owner, flat[at], np.diff(np.append(at, len(flat)))
 
 
 # ------------------------------------------------------------------------------------------------- the profile
@@ -129,8 +142,9 @@ class LexicalProfile:
         """Fit both parts on the token ids of the mix's rows. `n_vocab` is the size of the tokenizer's table."""
         units = np.arange(len(rows), dtype=np.int64) if units is None else np.asarray(units, dtype=np.int64)
         rows = cut(rows, MAX_TOKENS)
-        tfidf = TfIdf.fit(rows)
-        postings = tfidf.transform(rows).tocsc()
+        tfidf, weights = TfIdf.fit_transform(rows)
+        postings = weights.tocsc()
+        del weights
         postings.sort_indices()
         arrays = {
             "terms": tfidf.terms,

@@ -9,6 +9,7 @@ carries its standard error, whereas rows and tokens are counted exactly.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -372,7 +373,9 @@ def build(
             **({"holdout": _holdout_recipe(held, holdout, opened)} if held and holdout else {}),
         }
         sources = source_table(opened, summary)
-        counts = {"sources": sources, "account_sha256": _account_hash(account), "lengths": _lengths(summary)}
+        told = [asdict(a) for a in account]
+        account_hash = hashlib.sha256(canonical(told)).hexdigest()
+        counts = {"sources": sources, "account_sha256": account_hash, "lengths": _lengths(summary)}
         assert opened.tokenizer is not None  # open_directory finds one, builds one or raises
         if progress:
             progress("label", 0, len(frame))
@@ -399,6 +402,7 @@ def build(
             # From here on the reference is what was saved: what of it is not needed takes no memory.
             scoring.learn(fitted).save(room / "reference")
             del fitted
+            gc.collect()  # a reference and its embedder know each other
             workers.trim()
             saved = reference.load_reference(
                 room / "reference", tokenizer=opened.tokenizer, embedder=None if isinstance(embedder, str) else embedder
@@ -415,7 +419,7 @@ def build(
                 progress("write", 0, None)
             chosen_with = {"licences": licences} if licences else {}
             built, places = _write_rest(
-                room, out, name, version, saved, drawn, opened, held, sources=sources, account=account,
+                room, out, name, version, saved, drawn, opened, held, sources=sources, account=account, told=told,
                 notes=notes + drawn.notes, lossy=lossy, chosen_with=chosen_with,
             )  # fmt: skip
             del saved, drawn  # Windows moves no file that is mapped
@@ -508,16 +512,12 @@ def _comparable(frame: Any) -> tuple[Any, list[str]]:
     return kept, [f"{lost} sampled rows hold no text and are left out"] if lost else []
 
 
-def _account_hash(account: Sequence[readers.FileAccount]) -> str:
-    return hashlib.sha256(canonical([asdict(a) for a in account])).hexdigest()
-
-
 def _lengths(summary: Summary) -> dict[str, dict[str, int]]:
     """Return, per source, rows by the bit length of their token count ("9": 256 to 511 tokens), summed exactly."""
     return {source: {str(bits): n for bits, n in sorted(c.items())} for source, c in sorted(summary.lengths.items())}
 
 
-def _inputs(opened: Opened, account: Sequence[readers.FileAccount]) -> dict[str, Any]:
+def _inputs(opened: Opened, account: Sequence[readers.FileAccount], account_hash: str) -> dict[str, Any]:
     """Return what was read per source and container, and the hash of the full account that lies beside the pack."""
     where = {s.path: s for s in opened.shards}
     table: dict[tuple[str, str], Counter[str]] = {}
@@ -527,7 +527,7 @@ def _inputs(opened: Opened, account: Sequence[readers.FileAccount]) -> dict[str,
             counts.update(files=1, rows=a.rows, rows_skipped=a.rows_skipped, rows_failed=a.rows_failed)
             counts["files_failed"] += a.status == "failed"
     rows = [{"source": s, "format": f, **dict(sorted(c.items()))} for (s, f), c in sorted(table.items())]
-    return {"containers": rows, "account_sha256": _account_hash(account)}
+    return {"containers": rows, "account_sha256": account_hash}
 
 
 def _write_rest(
@@ -542,6 +542,7 @@ def _write_rest(
     *,
     sources: list[dict[str, Any]],
     account: list[readers.FileAccount],
+    told: list[dict[str, Any]],
     notes: list[str],
     lossy: bool,
     chosen_with: dict[str, Any],
@@ -561,7 +562,7 @@ def _write_rest(
             "whole_content_hash": pack.content_hash([*rows, *drawn.withheld]),
         }
     fields: dict[str, Any] = {
-        "inputs": _inputs(opened, account),
+        "inputs": _inputs(opened, account, fitted.counts["account_sha256"]),
         "reference": {"fingerprint": fitted.fingerprint},
         "tokenizer": identity(opened.tokenizer),
         "template": {"name": opened.template, "kwargs": {}},
@@ -572,7 +573,7 @@ def _write_rest(
     version = pack.next_version(out / "packs" / name, rows, wanted=version, fields=fields)
     packed = pack.write_pack(rows, room / "packs", name=name, version=version, fields=fields)
     report.render(score=drawn.score, reference=fitted, pack=pack.load_pack(packed), out=room / "report.html")
-    beside = {"account": [asdict(a) for a in account], "sources": sources, "notes": notes}
+    beside = {"account": told, "sources": sources, "notes": notes}
     (room / "account.json").write_bytes(canonical(beside) + b"\n")
     places = {
         "reference": out / "reference",

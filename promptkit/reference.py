@@ -407,10 +407,14 @@ def fit(
     ids = tokenizer.encode_batch(texts, threads=threads)
 
     say("group near-duplicates", 0, len(texts))
-    if groups is None:
-        from promptkit.leakage import near_duplicate_groups  # upstairs; a caller who has them passes `groups`
+    from promptkit import leakage  # upstairs
 
-        groups = near_duplicate_groups(texts)
+    hashes = leakage.hashed(texts)
+    sets = leakage.gram_sets(hashes)
+    sketches = _sketches(sets)
+    if groups is None:
+        groups = leakage.near_duplicate_groups(texts, sets)
+    del sets
     units, templated = _units(texts, np.asarray(groups, dtype=np.int64))
     folds = folds_by_unit(units, seed=seed)
     # Vectors of fold 0 must come from a space that has not seen these rows, in either regime: the mix test draws from
@@ -462,21 +466,19 @@ def fit(
             **shared,
         )
 
-    order, hashes = _sorted_hashes(texts)
+    order, of_texts = _sorted_hashes(texts)
     arrays: dict[str, NDArray[Any]] = {
         "vectors": X,
         "centroids": centroids,
         "regions": region_centroids,
         "units": units,
         "templated": templated,
-        **_sketches(texts),
+        **sketches,
     }
     if mass_of_mix is not None:
         arrays["domain_mass"] = mass_of_mix
-    arrays |= {"text_hashes": hashes, "text_rows": order}
-    from promptkit.leakage import hashed
-
-    arrays |= {f"words/{name}": a for name, a in hashed(texts).items()}
+    arrays |= {"text_hashes": of_texts, "text_rows": order}
+    arrays |= {f"words/{name}": a for name, a in hashes.items()}
     arrays |= _view_arrays("prompts", prompts)
     if responses:
         arrays |= _view_arrays("responses", responses)
@@ -746,11 +748,11 @@ def _gram_sets(texts: Sequence[str]) -> list[NDArray[np.uint64]]:
     return list(leakage._gram_sets(texts, leakage.GRAM))
 
 
-def _sketches(texts: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _sketches(sets: Sequence[NDArray[np.uint64]]) -> dict[str, NDArray[Any]]:
     """Return the 64 smallest gram hashes of all texts, ascending, and the row that each is of."""
-    smallest = [grams[:_SKETCH] for grams in _gram_sets(texts)]
+    smallest = [grams[:_SKETCH] for grams in sets]
     hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *smallest])
-    rows = np.repeat(np.arange(len(texts), dtype=np.int32), [len(g) for g in smallest])
+    rows = np.repeat(np.arange(len(sets), dtype=np.int32), [len(g) for g in smallest])
     order = np.argsort(hashes, kind="stable")
     return {"sketch_hashes": hashes[order], "sketch_rows": rows[order]}
 
