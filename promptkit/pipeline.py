@@ -405,8 +405,9 @@ def build(
             gc.collect()  # a reference and its embedder know each other
             workers.trim()
             saved = reference.load_reference(
-                room / "reference", tokenizer=opened.tokenizer, embedder=None if isinstance(embedder, str) else embedder
-            )
+                room / "reference", tokenizer=opened.tokenizer,
+                embedder=None if isinstance(embedder, str) else embedder, device=device,
+            )  # fmt: skip
             drawn = packing.pack_rows(
                 saved, pool=pool, held=held_frame, size=size, seed=seed, turns=turns, max_leak=max_leak,
                 keep_personal_data=keep_personal_data, licences=licences, redistributable=redistributable,
