@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,9 @@ from promptkit.embedders import SentenceTransformer, unit_rows
 
 
 def seconds(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
-    """Return the median time of work that ends with its result in host memory, after one run that is not counted."""
-    work()
+    """Return the median time of work that ends with its result in host memory; the first of several is left out."""
+    if repeats > 1:
+        work()
     times, found = [], None
     for _ in range(repeats):
         start = time.perf_counter()
@@ -37,16 +40,15 @@ def seconds(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
     return sorted(times)[len(times) // 2], found
 
 
-def read_texts(path: str | None, copies: int) -> list[str]:
+def read_texts(path: str | None) -> list[str]:
     """Return the `prompt` (or joined `messages`) of each line of a JSONL file, or the openings of the bundled packs."""
     if path is None:
         from promptkit import bundled, load_pack
         from promptkit.conversation import opening
 
-        return [opening(p.messages) for name in bundled.packs() for p in load_pack(name)] * copies
+        return [opening(p.messages) for name in bundled.packs() for p in load_pack(name)]
     rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    texts = [r["prompt"] if "prompt" in r else "\n".join(m["content"] for m in r["messages"]) for r in rows]
-    return texts * copies
+    return [r["prompt"] if "prompt" in r else "\n".join(m["content"] for m in r["messages"]) for r in rows]
 
 
 def limits(device: str) -> tuple[float, float]:
@@ -85,36 +87,40 @@ def work_of(model: Any, lengths: np.ndarray[Any, Any]) -> tuple[float, float]:
     return flops, 2.0 * layers * (24 * h + 4 * inner) * tokens
 
 
-def embed(name: str, texts: list[str], device: str, batch_tokens: int | None, threads: int) -> list[dict[str, Any]]:
-    """Return one row per way to embed."""
+def embed(
+    name: str, texts: list[str], copies: int, device: str, batch_tokens: int | None, threads: int
+) -> list[dict[str, Any]]:
+    """Return one row per way to embed; the library gets the texts once."""
     import torch
     from sentence_transformers import SentenceTransformer as Library
 
     on_gpu = device != "cpu"
     ours = SentenceTransformer(name, device=device, batch_tokens=batch_tokens, threads=threads)
-    ours.encode(texts[:64])
+    ours.encode(texts[:2048])
     fast = ours._fast
     assert fast is not None, "this model is embedded by the library itself"
+    once, texts = texts, texts * copies
     ids, lengths = fast.tokens(texts)
     rows: list[dict[str, Any]] = []
 
     def row(what: str, taken: float, X: Any = None) -> None:
-        each = {"sentences_s": len(texts) / taken, "tokens_s": lengths.sum() / taken}
+        n = len(once) if what.startswith("library") else len(texts)
+        each = {"sentences_s": n / taken, "tokens_s": lengths[:n].sum() / taken}
         rows.append({"what": what, "seconds": taken, **each})
         if X is not None:
-            cosine = (unit_rows(X).astype(np.float64) * default).sum(axis=1)
+            cosine = (unit_rows(X[: len(once)]).astype(np.float64) * default).sum(axis=1)
             rows[-1] |= {"cosine_min": float(cosine.min()), "cosine_mean": float(cosine.mean())}
 
     library = Library(name, device=device)
     assert all(p.dtype == torch.float32 for p in library.parameters())
     library.encode(texts[:256])
-    taken, X = seconds(lambda: library.encode(texts), 1)
+    taken, X = seconds(lambda: library.encode(once), 1)
     default = unit_rows(X).astype(np.float64)
     row("library, as it comes (float32, 32 texts)", taken)
     if on_gpu:
         library = library.bfloat16()
         for size in (32, 1024):
-            taken, X = seconds(lambda size=size: library.encode(texts, batch_size=size, convert_to_tensor=True), 1)  # type: ignore[misc]
+            taken, X = seconds(lambda size=size: library.encode(once, batch_size=size, convert_to_tensor=True), 1)  # type: ignore[misc]
             row(f"library, bfloat16, {size} texts", taken, X.float().cpu().numpy())
     row("promptkit", *seconds(lambda: ours.encode(texts)))
     row("promptkit, tokenising alone", seconds(lambda: fast.tokens(texts))[0])
@@ -137,7 +143,8 @@ def embed(name: str, texts: list[str], device: str, batch_tokens: int | None, th
         print(f"bfloat16 product {peak / 1e12:.0f} TFLOP/s, copy {bandwidth / 1e12:.2f} TB/s (read + written)")
         for r in rows:
             if "alone" not in r["what"] or "model" in r["what"]:
-                r |= {"of_flops": flops / peak / r["seconds"], "of_bytes": moved / bandwidth / r["seconds"]}
+                share = r["tokens_s"] / lengths.sum()
+                r |= {"of_flops": flops / peak * share, "of_bytes": moved / bandwidth * share}
     longest = (lengths == lengths.max()).mean()
     print(f"{len(texts):,} texts, {lengths.sum():,} tokens, mean {lengths.mean():.0f}, {longest:.0%} the longest\n")
     return rows
@@ -214,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--texts", metavar="FILE.jsonl")
-    parser.add_argument("--copies", type=int, default=1, help="of the texts, so that a run lasts")
+    parser.add_argument("--copies", type=int, default=1, help="of the texts for promptkit, so that a run lasts")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of torch on the CPU")
@@ -222,8 +229,13 @@ def main() -> None:
     given = parser.parse_args()
     device = gpu.resolve(given.device)
     if "embed" in given.only:
-        show(embed(given.model, read_texts(given.texts, given.copies), device, given.batch_tokens, given.threads))
-    if device != "cpu":
+        texts = read_texts(given.texts)
+        show(embed(given.model, texts, given.copies, device, given.batch_tokens, given.threads))
+    if device != "cpu" and {*given.only} - {"embed"}:
+        code = f"import torch; torch.zeros(1, device={device!r}).cpu()"
+        print(
+            f"a new process has torch and the GPU after {seconds(lambda: run([sys.executable, '-c', code]))[0]:.1f} s\n"
+        )
         show(matrices(device, given.only))
 
 

@@ -137,12 +137,15 @@ class Fast:
         return out
 
     def _ahead(self, texts: Sequence[str], parts: list[NDArray[np.int64]]) -> Iterator[Tokens]:
-        """Yield the ids of each part, the next two being tokenised meanwhile (outside the interpreter lock)."""
-        with ThreadPoolExecutor(1) as pool:
+        """Yield the ids of each part, the next three being tokenised meanwhile (outside the interpreter lock).
+
+        Two at a time: the cores go on with one while the other's ids are made into an array.
+        """
+        with ThreadPoolExecutor(2) as pool:
             waiting = []
             for part in parts:
                 waiting.append(pool.submit(self.tokens, [texts[i] for i in part]))
-                if len(waiting) > 2:
+                if len(waiting) > 3:
                     yield waiting.pop(0).result()
             for found in waiting:
                 yield found.result()
