@@ -11,18 +11,22 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptkit.errors import InputError, UsageError
 
+if TYPE_CHECKING:
+    from promptkit.tokenizer_files import RankFile
+
 Ids = NDArray[np.int32]
 
 WORDS_VOCAB = 1 << 20
+FEW_TIMES, FEW_CHARACTERS = 16, 1 << 18  # for so little not the whole table of a saved tokenizer is built
 
 # How text is cut into pieces before the merges: one regular expression per family (Rust syntax, for tiktoken).
 
@@ -58,6 +62,9 @@ class Encoder:
     def encode(self, text: str) -> Ids:
         raise UsageError(f"this tokenizer can decode only ({self.identity[1]})", hint="give tokenizer.json as well")
 
+    def encode_all(self, texts: Sequence[str]) -> list[Ids]:
+        return [self.encode(text) for text in texts]
+
     def ready(self) -> None:
         """Build what is built on first use, before threads would build it twice."""
 
@@ -73,33 +80,55 @@ class RankEncoder(Encoder):
 
     releases_the_lock = True
 
-    def __init__(self, ranks: dict[bytes, int], pattern: str) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: dict[bytes, int] | RankFile, pattern: str) -> None:
+        self._given = ranks
         self.pattern = pattern
         self.identity = ("ranks", pattern)
+        self._times_few = 0
+
+    @property
+    def ranks(self) -> dict[bytes, int]:
+        if not isinstance(self._given, dict):
+            self._given = self._given.ranks()
+        return self._given
 
     def ready(self) -> None:
         if "_built" not in self.__dict__:
-            import tiktoken
+            self._built = self._of(self.ranks)
 
-            lacking = [b for b in range(256) if bytes([b]) not in self.ranks]
-            if lacking:  # tiktoken would panic in the middle of a text
-                raise InputError(
-                    f"tokenizer table: {len(lacking)} of the 256 single bytes are missing, the first is {lacking[0]}",
-                    hint="it can decode but not encode; use the model's own tiktoken.model",
-                )
-            self._built = tiktoken.Encoding(
-                "promptkit", pat_str=PATTERNS.get(self.pattern, self.pattern), mergeable_ranks=self.ranks,
-                special_tokens={},
-            )  # fmt: skip
+    def _of(self, ranks: dict[bytes, int]) -> Any:
+        import tiktoken
+
+        lacking = [b for b in range(256) if bytes([b]) not in ranks]
+        if lacking:  # tiktoken would panic in the middle of a text
+            raise InputError(
+                f"tokenizer table: {len(lacking)} of the 256 single bytes are missing, the first is {lacking[0]}",
+                hint="it can decode but not encode; use the model's own tiktoken.model",
+            )
+        pattern = PATTERNS.get(self.pattern, self.pattern)
+        return tiktoken.Encoding("promptkit", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
     def encode(self, text: str) -> Ids:
-        self.ready()
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[Ids]:
         if self.pattern in ("qwen", "qwen3.5"):  # as Qwen's own tokenizer does
-            text = unicodedata.normalize("NFC", text)
-        encode = self._built.encode_ordinary
-        parts = [np.array(encode(piece), np.int32) for piece in split_long(text)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            texts = [unicodedata.normalize("NFC", text) for text in texts]
+        encode = self._encoding_for(texts).encode_ordinary
+        out = []
+        for text in texts:
+            parts = [np.array(encode(piece), np.int32) for piece in split_long(text)]
+            out.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return out
+
+    def _encoding_for(self, texts: Sequence[str]) -> Any:
+        """Return the encoding of all tokens; a few times, for few texts, one of those that can occur in them."""
+        few = self._times_few < FEW_TIMES and sum(map(len, texts)) <= FEW_CHARACTERS
+        if "_built" in self.__dict__ or isinstance(self._given, dict) or not few:
+            self.ready()
+            return self._built
+        self._times_few += 1
+        return self._of(self._given.within([whole(text).encode("utf-8") for text in texts]))
 
     def files(self) -> dict[str, bytes]:
         lines = sorted(self.ranks.items(), key=lambda item: item[1])

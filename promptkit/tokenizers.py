@@ -27,7 +27,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from promptkit.encoders import WORDS_VOCAB, Encoder, Ids, JsonEncoder, RankEncod
 from promptkit.errors import InputError, UsageError
 from promptkit.registry import suggest
 from promptkit.tokenizer_files import (
+    RankFile,
     config_specials,
     json_table,
     parse_ranks,
@@ -64,12 +65,13 @@ class Tokenizer:
     pad, eos, bos : their ids, or None
     notes : remarks for the user, such as special ids that were assumed
 
-    Instances pickle; the encoder is built on first use in each process.
+    Instances pickle; the encoder is built on first use in each process. `table` may be a function that gives the table
+    when it is first needed: to encode a few texts it is not.
     """
 
     def __init__(
         self,
-        table: Mapping[int, bytes],
+        table: Mapping[int, bytes] | Callable[[], Mapping[int, bytes]],
         specials: Mapping[str, int],
         *,
         name: str,
@@ -84,22 +86,51 @@ class Tokenizer:
         self.encoder = encoder
         self.notes = tuple(notes)
         self._remembered: dict[bytes, Ids] = {}  # by the hash of the text, which is not kept
-        tokens = {**table, **{i: s.encode("utf-8") for s, i in self.specials.items()}}
-        self.n_vocab = max(tokens, default=-1) + 1
-        self._known = np.zeros(self.n_vocab + 1, bool)  # one more: where every id out of range is looked up
-        self._known[list(tokens)] = True
-        # One string of bytes and where each token lies in it: gathered by numpy, ids never become Python integers.
-        shown = [tokens[i] if i in tokens else placeholder(i) for i in range(self.n_vocab)]
-        self._lengths = np.array([len(t) for t in shown], np.int64)
-        self._starts = np.cumsum(self._lengths) - self._lengths
-        self._bytes = np.frombuffer(b"".join(shown), np.uint8)
+        self._table = table
+        if not callable(table):
+            _ = self._flat  # now: what was given may change
         self.pad, self.eos, self.bos = (self.specials.get(s) if s else None for s in (pad, eos, bos))
-        self.sha256 = self._identity()
 
-    def _identity(self) -> str:
-        digest = hashlib.sha256(self._lengths.astype("<i4").tobytes())
-        digest.update(self._known[:-1].tobytes())
-        digest.update(self._bytes.tobytes())
+    @cached_property
+    def _flat(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.uint8]]:
+        """Which ids the table holds, one more than there are: where every id out of range is looked up. How long the
+        tokens are, and the bytes of all of them: gathered by numpy, ids never become Python integers.
+        """  # fmt: skip
+        table = self._table() if callable(self._table) else self._table
+        self._table = {}
+        tokens = {**table, **{i: s.encode("utf-8") for s, i in self.specials.items()}}
+        n_vocab = max(tokens, default=-1) + 1
+        known = np.zeros(n_vocab + 1, bool)
+        known[list(tokens)] = True
+        shown = [tokens[i] if i in tokens else placeholder(i) for i in range(n_vocab)]
+        return known, np.array([len(t) for t in shown], np.int64), np.frombuffer(b"".join(shown), np.uint8)
+
+    @cached_property
+    def n_vocab(self) -> int:
+        return len(self._flat[0]) - 1
+
+    @cached_property
+    def _known(self) -> NDArray[np.bool_]:
+        return self._flat[0]
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return self._flat[1]
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.asarray(np.cumsum(self._lengths) - self._lengths)
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.uint8]:
+        return self._flat[2]
+
+    @cached_property
+    def sha256(self) -> str:
+        known, lengths, data = self._flat
+        digest = hashlib.sha256(lengths.astype("<i4").tobytes())
+        digest.update(known[:-1].tobytes())
+        digest.update(data.tobytes())
         digest.update(json.dumps([self.specials, self.encoder.identity]).encode())
         return digest.hexdigest()
 
@@ -188,7 +219,7 @@ class Tokenizer:
             self.encoder.ready()
             with ThreadPoolExecutor(threads) as pool:
                 return list(pool.map(self.encoder.encode, texts))
-        return [self.encoder.encode(text) for text in texts]
+        return self.encoder.encode_all(texts)
 
     def encode_rendered(self, text: str) -> Ids:
         """Return the ids of text that a chat template has rendered: the names of special tokens become their ids."""
@@ -358,14 +389,16 @@ def _with_reserved(specials: dict[str, int]) -> dict[str, int]:
 
 
 def _build(
-    table: dict[int, bytes], specials: dict[str, int], config: dict[str, Any], default: str,
-    encoder: Callable[[str], Encoder], notes: Sequence[str] = (),
+    table: dict[int, bytes] | Callable[[], dict[int, bytes]], specials: dict[str, int], config: dict[str, Any],
+    default: str, encoder: Callable[[str], Encoder], notes: Sequence[str] = (),
 ) -> Tokenizer:  # fmt: skip
     ours = config.get("promptkit")
     ours = ours if isinstance(ours, dict) else {}
     name = str(ours.get("name") or _family(specials, default))
-    twice = sorted(i for i in specials.values() if i in table and table[i].decode("utf-8", "replace") not in specials)
-    if twice and not ours:
+    twice = [] if ours or callable(table) else sorted(
+        i for i in specials.values() if i in table and table[i].decode("utf-8", "replace") not in specials
+    )  # fmt: skip
+    if twice:
         notes = [*notes, f"{len(twice)} special ids, the first is {twice[0]}, also stand for ordinary tokens"]
     pad, eos, bos = (_named(config, key) for key in ("pad_token", "eos_token", "bos_token"))
     notes = ours.get("notes") or notes
@@ -386,6 +419,10 @@ def _from_tekken(path: Path, source: dict[str, Any]) -> Tokenizer:
 
 
 def _from_ranks(path: Path, data: bytes, config: dict[str, Any]) -> Tokenizer:
+    ours = config.get("promptkit") or {}
+    if ours.get("encoder") and (file := RankFile.of(path, data)):  # `Tokenizer.save` wrote it, and all is settled
+        specials = config_specials(config)
+        return _build(file.by_rank, specials, config, "", lambda _: RankEncoder(file, ours["encoder"][1]))
     ranks = parse_ranks(path, data)
     specials, notes, default = config_specials(config), [], "tiktoken"
     if path.stem in _ENCODINGS:
@@ -398,7 +435,6 @@ def _from_ranks(path: Path, data: bytes, config: dict[str, Any]) -> Tokenizer:
     elif not specials:
         notes.append(f"no tokenizer_config.json beside {path.name}: no special token is known")
     specials = _with_reserved(specials)
-    ours = config.get("promptkit") or {}
 
     def encoder(name: str) -> Encoder:
         pattern = "qwen3.5" if name == "qwen" and len(ranks) > _QWEN3_RANKS else _PATTERN_OF.get(name, "cl100k")

@@ -16,8 +16,9 @@ import tiny_tokenizers as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptkit.encoders import CHUNK, PATTERNS, RUN, split_long
+from promptkit.encoders import CHUNK, PATTERNS, RUN, RankEncoder, split_long
 from promptkit.errors import InputError, UsageError
+from promptkit.tokenizer_files import RankFile, parse_ranks
 from promptkit.tokenizers import Tokenizer, find_tokenizer, load_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -194,8 +195,6 @@ def test_short_text_is_one_piece() -> None:
 )
 def test_patterns_cut_text_as_their_families_do(family: str, text: str, pieces: list[str]) -> None:
     """Every piece is made one token, so that the ids show the cuts."""
-    from promptkit.encoders import RankEncoder
-
     ranks = {bytes([b]): b for b in range(256)}
     for piece in pieces:  # a chain of prefixes, so that merges reach the whole piece
         data = piece.encode()
@@ -223,6 +222,56 @@ def test_words_are_hashed_alike_everywhere_and_cannot_be_decoded() -> None:
     assert words.n_vocab == 2**20
     with pytest.raises(UsageError, match="cannot decode"):
         words.decode(ids)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    merges=st.lists(st.text("ab e\u00e9\u6f22!\n", min_size=2, max_size=7), max_size=40),
+    texts=st.lists(
+        st.one_of(st.text("ab e\u00e9\u6f22!\n", max_size=60), st.text(max_size=20)), min_size=1, max_size=5
+    ),
+    pattern=st.sampled_from(["kimi", "qwen", "cl100k"]),
+)
+def test_few_texts_are_encoded_with_the_tokens_they_can_hold_as_with_all(
+    tmp_path_factory: pytest.TempPathFactory, merges: list[str], texts: list[str], pattern: str
+) -> None:
+    table = tiny.ranks()
+    for merge in merges:
+        table.setdefault(merge.encode(), len(table) + 3)  # with holes
+    folder = tmp_path_factory.mktemp("saved")
+    Tokenizer({r: t for t, r in table.items()}, tiny.KIMI, name="x", encoder=RankEncoder(table, pattern)).save(folder)
+    few, whole = load_tokenizer(folder), load_tokenizer(folder)
+    whole.encoder.ready()
+    assert [i.tolist() for i in few.encode_batch(texts)] == [i.tolist() for i in whole.encode_batch(texts)]
+    assert "_built" not in few.encoder.__dict__
+    assert whole.encoder.ranks == table
+    assert pickle.loads(pickle.dumps(few)).sha256 == whole.sha256
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=9), max_size=20, unique=True), st.data())
+def test_a_rank_file_read_at_once_is_the_one_read_line_by_line(tokens: list[bytes], data: st.DataObject) -> None:
+    written = b"".join(b"%s %d\n" % (base64.b64encode(t), 7 * i) for i, t in enumerate(tokens))
+    if tokens and data.draw(st.booleans()):  # one byte is another
+        at = data.draw(st.integers(0, len(written) - 1))
+        written = (
+            written[:at]
+            + data.draw(st.sampled_from([b"=", b" ", b"\n", b"A", b"9", b"-", b"\xff"]))
+            + written[at + 1 :]
+        )
+    file = RankFile.of(Path("tiktoken.model"), written)
+    try:
+        expected = parse_ranks(Path("tiktoken.model"), written) if written.strip() else None
+    except InputError:
+        expected = None
+    if file is None:
+        return
+    spans = zip(file._starts.tolist(), file._sizes.tolist(), file._ranks.tolist(), strict=True)
+    found = [(file._bytes[a : a + n].tobytes(), r) for a, n, r in spans]
+    if expected is not None:
+        assert found == list(expected.items())
+    else:  # what the slow reading refuses although every line is well formed
+        assert len({t for t, _ in found}) < len(found)
 
 
 def test_words_save_and_load(tmp_path: Path) -> None:
