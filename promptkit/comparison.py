@@ -263,7 +263,9 @@ class Mix:
             if not equal:  # dealt to the rows of each line anew, since lines come sorted
                 data = rng.permuted(np.tile(weights, (size, 1)), axis=1).ravel().astype(np.float32)
             matrix = csr_matrix((data, rows.ravel(), np.arange(0, size * n + 1, n)), shape=(size, h + n))
-            parts.append((_product(matrix[:, :h], self.held_table, self.device), matrix[:, h:]))
+            of_held, of_candidates = _product(matrix[:, :h], self.held_table, self.device), matrix[:, h:]
+            for at in range(0, size, 256):  # so few stay in the cache while their statistics are computed
+                parts.append((of_held[at : at + 256], of_candidates[at : at + 256]))
         return parts
 
     # ---------------------------------------------------------------------------------------------- coverage

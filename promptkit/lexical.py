@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 N_NEAREST = 10
 MAX_TOKENS = 4_000_000
-BATCH_ROWS = 64
+BATCH_ROWS = 128
 BATCH_TOKENS = 1 << 20
 
 
@@ -184,13 +183,17 @@ class LexicalProfile:
 
         def one_batch(start: int) -> None:
             batch = self.tfidf.transform(rows[start : start + BATCH_ROWS])
-            for i, (low, high) in enumerate(pairwise(batch.indptr.tolist()), start):
-                # Only the posting lists of the text's own terms, added into one dense row: a third of a sparse product.
-                s = postings[batch.indices[low:high]].T @ batch.data[low:high]
-                if left_out[i] >= 0:
-                    s[units == left_out[i]] = -1.0
-                best, cosines = _top(s)
-                position[i, : len(best)], cosine[i, : len(best)] = best, cosines
+            n = batch.shape[0]
+            # Only the posting lists of the batch's own terms. A sum runs over the terms in one order, and those that a
+            # text lacks add zeros: its bits do not depend on its neighbours.
+            terms, column = np.unique(batch.indices, return_inverse=True)
+            queries = np.zeros((len(terms), n), dtype=np.float32)
+            queries[column, np.repeat(np.arange(n), np.diff(batch.indptr))] = batch.data
+            similar = postings[terms].T.tocsr() @ queries
+            for i in np.flatnonzero(left_out[start : start + n] >= 0).tolist():
+                similar[units == left_out[start + i], i] = -1.0
+            text, rank, best, cosines = _top(similar)
+            position[start + text, rank], cosine[start + text, rank] = best, cosines
 
         if self.n_rows:
             with ThreadPoolExecutor(max(1, threads)) as pool:  # the sparse product releases the interpreter lock
@@ -393,17 +396,26 @@ def _pick(values: NDArray[Any], at: NDArray[np.int64], known: NDArray[np.bool_])
     return np.where(known, values[np.where(known, at, 0)], 0).astype(np.float64)
 
 
-def _top(similar: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the positions of the largest values (at most 10, excluded ones left out), ties to the earlier row.
+def _top(
+    similar: NDArray[np.float32],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return column, rank, row and value of each column's largest values (at most 10, excluded ones left out).
 
-    Their values too, rounded to 6 decimals, which is what is compared: rounding moves a value by half of 1e-6 at most.
+    Ties go to the earlier row. Values are rounded to 6 decimals, and so compared: rounding moves one by half of 1e-6 at
+    most. The tenth largest of the maxima of blocks of rows is no more than the tenth largest value, and found sooner.
     """
-    k = min(N_NEAREST, len(similar))
-    least = float(np.partition(similar, len(similar) - k)[len(similar) - k]) - 2e-6
-    pool = np.flatnonzero(similar >= max(least, 0.0))
-    values = np.round(similar[pool].astype(np.float64), 6)
-    order = np.argsort(-values, kind="stable")[:k]
-    return pool[order], np.asarray(values[order], dtype=np.float64)
+    n, m = similar.shape
+    k = min(N_NEAREST, n)
+    size = 128 if n >= 128 * k else 1
+    peaks = similar[: n // size * size].reshape(-1, size, m).max(axis=1)
+    least = np.maximum(np.partition(peaks, len(peaks) - k, axis=0)[len(peaks) - k] - np.float32(2e-6), 0.0)
+    column, row = np.nonzero((similar >= least).T)
+    values = np.round(similar[row, column].astype(np.float64), 6)
+    order = np.lexsort((row, -values, column))
+    column, row, values = column[order], row[order], values[order]
+    rank = np.arange(len(column)) - np.searchsorted(column, column)
+    first = rank < k
+    return column[first], rank[first], row[first], values[first]
 
 
 def _cuts(sizes: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

@@ -459,7 +459,9 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
         return found
     fit, held = _split(reference)
     mix = _mix(reference, rows, names, weight, seed)
-    _distances(found, mix, candidates, order)
+    table = mix.table(candidates)
+    features = table[:, : mix.width]
+    _distances(found, mix, features, candidates.weights, order)
     _overlaps(found, candidates, len(names), seed)
     if not len(held) or not seen.known:
         return found
@@ -473,8 +475,8 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
     found.intervals["noise_floor"] = (float(low), float(high))
     share = float(w @ (candidates.typicality >= ALPHA))
     _fidelity(found, share)
-    _excess(found, mix, candidates, chance.excess2, share)
-    found.joint = mix.test(mix.table(candidates), w, draws=draws, rng=rng)
+    _excess(found, mix, features, w, chance.excess2, share)
+    found.joint = mix.test(table, w, draws=draws, rng=rng)
     found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
     found.power = mix.power(sorted({*POWER_SIZES, n}))
     return found
@@ -541,9 +543,9 @@ def _split(reference: Reference) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.setdiff1d(np.arange(len(reference.sample), dtype=np.int64), held), held
 
 
-def _distances(found: _Set, mix: Mix, candidates: Rows, order: NDArray[np.int64]) -> None:
+def _distances(found: _Set, mix: Mix, features: NDArray[Any], w: Floats, order: NDArray[np.int64]) -> None:
     """Set the distance, and each prompt's influence: the distance less what it would be without the prompt."""
-    w, F = candidates.weights, mix.features(candidates.X)[:, : mix.width].astype(np.float64)
+    F = features.astype(np.float64)
     mu = mix.mean[: mix.width]
     m = w @ F
 
@@ -557,10 +559,9 @@ def _distances(found: _Set, mix: Mix, candidates: Rows, order: NDArray[np.int64]
     found.influence[order] = np.where(w < 1.0, found.distance - without, math.nan)
 
 
-def _excess(found: _Set, mix: Mix, candidates: Rows, by_chance: float, share: float) -> None:
+def _excess(found: _Set, mix: Mix, features: NDArray[Any], w: Floats, by_chance: float, share: float) -> None:
     """Set the excess, whether it is shown to be small, and how many prompts like these would show it."""
-    F = mix.features(candidates.X)[:, : mix.width]
-    jack = inference.jackknife_mmd2(F, mix.mean[: mix.width], mix.within[0], candidates.weights)
+    jack = inference.jackknife_mmd2(features, mix.mean[: mix.width], mix.within[0], w)
     low, high = jack.interval()
     found.excess, *ends = (math.sqrt(max(0.0, v - by_chance)) if math.isfinite(v) else math.nan
                            for v in (jack.value, low, high))  # fmt: skip
@@ -674,20 +675,12 @@ def _missing(found: _Set, clusters: pl.DataFrame, reference: Reference) -> pl.Da
 def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Reference) -> pl.DataFrame:
     import polars as pl
 
-    wanted = sorted({int(r) for r in seen.nearest[:, :NEAREST].ravel() if r >= 0})
-    stored = reference.sample.select("text", "source")[wanted].rows() if wanted else []
-    texts = {row: (text[:TEXT_CHARACTERS], source) for row, (text, source) in zip(wanted, stored, strict=True)}
-    nearest = [
-        [
-            {"similarity": float(c), "text": texts[int(r)][0], "source": texts[int(r)][1]}
-            for r, c in zip(rows[:NEAREST], cosines[:NEAREST], strict=True)
-            if r >= 0
-        ]
-        for rows, cosines in zip(seen.nearest, seen.cosine, strict=True)
-    ]
     of_mix = structure.of_sample(reference.sample)
-    leak = pl.Struct({"kind": pl.String, "share": pl.Float64})
-    near = pl.List(pl.Struct({"similarity": pl.Float64, "text": pl.String, "source": pl.String}))
+    leak = pl.DataFrame(
+        [(x["kind"], float(x["share"])) if x else (None, None) for x in seen.leaks],
+        schema={"kind": pl.String, "share": pl.Float64}, orient="row",
+    ).select(pl.when(pl.col("kind").is_not_null()).then(pl.struct("kind", "share")))  # fmt: skip
+    nearest = _nearest(seen, reference)
     columns: list[tuple[str, Any, Any]] = [
         ("index", list(range(len(prompts))), pl.Int64),
         ("id", [p.id for p in prompts], pl.String),
@@ -697,18 +690,33 @@ def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Re
         ("closeness", _numbers(seen.closeness), pl.Float64),
         ("domain", seen.domain, pl.String),
         ("cluster", seen.cluster.tolist(), pl.Int64),
-        ("nearest_similarity", [x[0]["similarity"] if x else 0.0 for x in nearest], pl.Float64),
-        ("nearest", nearest, near),
+        ("nearest_similarity", nearest.list.first().struct.field("similarity").fill_null(0.0), pl.Float64),
+        ("nearest", nearest, nearest.dtype),
         ("n_tokens", seen.shape["n_tokens"], pl.Int64),
         ("length_percentile", structure.length_percentiles(seen.shape["n_tokens"], of_mix), pl.Float64),
         ("outliers", structure.outliers(seen.shape, of_mix), pl.List(pl.String)),
         ("influence", _numbers(found.influence), pl.Float64),
         ("leaked", [leak is not None for leak in seen.leaks], pl.Boolean),
-        ("leak", [x and {"kind": x["kind"], "share": float(x["share"])} for x in seen.leaks], leak),
+        ("leak", leak.to_series(), leak.dtypes[0]),
         ("response_typicality", _numbers(seen.response_typicality), pl.Float64),
         ("response_cross_entropy", _numbers(seen.response_bits), pl.Float64),
     ]
     return pl.DataFrame({name: pl.Series(name, values, dtype=kind) for name, values, kind in columns})
+
+
+def _nearest(seen: _Seen, reference: Reference) -> pl.Series:
+    """Return the rows of the mix nearest to each prompt: a list each, of similarity, text and source."""
+    import polars as pl
+
+    prompt, rank = np.nonzero(seen.nearest[:, :NEAREST] >= 0)
+    rows, cosines = seen.nearest[prompt, rank], seen.cosine[prompt, rank]
+    found = reference.sample[rows].select(
+        pl.lit(pl.Series(cosines)).alias("similarity"), pl.col("text").str.slice(0, TEXT_CHARACTERS), "source"
+    )
+    of_prompt = found.select(pl.lit(pl.Series(prompt)).alias("prompt"), pl.struct(pl.all()).alias("nearest"))
+    lists = of_prompt.group_by("prompt", maintain_order=True).agg("nearest")
+    every = pl.DataFrame({"prompt": np.arange(len(seen.nearest))}).join(lists, on="prompt", how="left", maintain_order="left")
+    return every.select(pl.col("nearest").fill_null([])).to_series()
 
 
 def _response_summary(seen: _Seen, weights: Floats) -> dict[str, Any] | None:
