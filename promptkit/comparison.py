@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from promptkit import distances, gpu, inference
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from promptkit.inference import Floats, Joint
 
 T = TypeVar("T")
@@ -235,11 +237,15 @@ class Mix:
         """Return the calibrated p-values of the candidates, given as their table; three batches of `draws`."""
         squares = float(weights @ weights)
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
-        batches = []
         null = self._once(f"null of {draws}", rng, weights, lambda: self._draw_null(weights, draws, rng))
-        for of_held, of_candidates in null:
+
+        def of_part(part: tuple[NDArray[np.float32], Any]) -> Floats:
             # The candidates' part of a draw is small, and what the held-out rows add to it is the same for every set.
-            batches.append(self.statistics(of_held + of_candidates @ table, squares))
+            of_held, of_candidates = part
+            return self.statistics(of_held + of_candidates @ table, squares)
+
+        with _threads() as pool:
+            batches = list(pool.map(of_part, null))
         return inference.Ranking(np.split(np.concatenate(batches), 3), STATISTICS, FAMILIES).joint(observed)
 
     def _draw_null(
@@ -301,12 +307,14 @@ class Mix:
         if n < 4:
             return value, (math.nan, math.nan)
         shorter = self._reaches(H, n // 2)
-        near, chance_of_half = to_set >= shorter, by_chance(n // 2, shorter)
+        near, chance_of_half = np.packbits(to_set >= shorter, axis=1), by_chance(n // 2, shorter)
+
+        def of_half(half: NDArray[np.int64]) -> float:
+            return float(w @ np.unpackbits(np.bitwise_or.reduce(near[half], axis=0), count=m)) / chance_of_half
+
         # The held-out rows are a sample of the mix too: which of them are in reach is as good as their number.
         of_rows = float((w**2 * (hit - w @ hit) ** 2).sum()) / chance**2
-        low, high = inference.half_sample(
-            n, lambda half: float(w @ near[half].any(axis=0)) / chance_of_half, centre=value, extra=of_rows, rng=rng
-        )
+        low, high = inference.half_sample(n, of_half, centre=value, extra=of_rows, rng=rng)
         return value, (max(0.0, low), high)
 
     @cached_property
@@ -423,8 +431,6 @@ def _product(matrix: Any, table: NDArray[np.float32], device: str = "cpu") -> ND
     Sparse, 128 columns at a time, so that the table's block stays in the cache (2.5 times as fast as whole rows);
     dense, 512 lines at a time, where a line holds more than an eighth of the rows.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     if device != "cpu":
         return gpu.sums(matrix.indices, matrix.indptr[:-1], matrix.data, table, device=gpu.resolve(device))
     if 8 * matrix.nnz > matrix.shape[0] * matrix.shape[1]:
@@ -435,9 +441,16 @@ def _product(matrix: Any, table: NDArray[np.float32], device: str = "cpu") -> ND
     def one_block(at: int) -> None:
         out[:, at : at + 128] = matrix @ np.ascontiguousarray(table[:, at : at + 128])
 
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:  # the product releases the interpreter lock
+    with _threads() as pool:
         list(pool.map(one_block, range(0, table.shape[1], 128)))
     return out
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Return threads for products, which release the interpreter lock. BLAS itself keeps to one (`scoring`)."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(min(4, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)

@@ -538,9 +538,12 @@ def learn(reference: Reference) -> Reference:
 
 def _split(reference: Reference) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that the vector space was fitted on, and the rows of the first fold, which it has never seen."""
-    view = reference.prompts
-    held = np.asarray(view.rows[view.fold == 0], dtype=np.int64)
-    return np.setdiff1d(np.arange(len(reference.sample), dtype=np.int64), held), held
+    if "split" not in reference.kept:
+        view = reference.prompts
+        held = np.asarray(view.rows[view.fold == 0], dtype=np.int64)
+        reference.kept["split"] = np.setdiff1d(np.arange(len(reference.sample), dtype=np.int64), held), held
+    fit, held = reference.kept["split"]
+    return fit, held
 
 
 def _distances(found: _Set, mix: Mix, features: NDArray[Any], w: Floats, order: NDArray[np.int64]) -> None:
@@ -715,8 +718,9 @@ def _nearest(seen: _Seen, reference: Reference) -> pl.Series:
     )
     of_prompt = found.select(pl.lit(pl.Series(prompt)).alias("prompt"), pl.struct(pl.all()).alias("nearest"))
     lists = of_prompt.group_by("prompt", maintain_order=True).agg("nearest")
-    every = pl.DataFrame({"prompt": np.arange(len(seen.nearest))}).join(lists, on="prompt", how="left", maintain_order="left")
-    return every.select(pl.col("nearest").fill_null([])).to_series()
+    alone = np.setdiff1d(np.arange(len(seen.nearest)), prompt)
+    empty = pl.DataFrame({"prompt": alone, "nearest": [[]] * len(alone)}, schema=lists.schema)
+    return pl.concat([lists, empty]).sort("prompt")["nearest"]
 
 
 def _response_summary(seen: _Seen, weights: Floats) -> dict[str, Any] | None:

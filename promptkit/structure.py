@@ -56,14 +56,18 @@ def outliers(shape: dict[str, NDArray[Any]], mix: dict[str, NDArray[Any]]) -> li
     ascending, turns = np.sort(mix["n_tokens"]), np.sort(mix["n_turns"])
     m, with_tools = len(ascending), int(mix["has_tools"].sum())
     out: list[list[str]] = []
-    for length, n_turns, tools in zip(shape["n_tokens"], shape["n_turns"], shape["has_tools"], strict=True):
-        shorter, longer = int((ascending < length).sum()), int((ascending > length).sum())
+    lengths, user_turns = shape["n_tokens"], shape["n_turns"]
+    all_shorter = np.searchsorted(ascending, lengths, "left").tolist()
+    all_longer = (m - np.searchsorted(ascending, lengths, "right")).tolist()
+    all_fewer = np.searchsorted(turns, user_turns, "left").tolist()
+    for i, tools in enumerate(shape["has_tools"]):
+        length, n_turns = lengths[i], user_turns[i]
+        shorter, longer, fewer = all_shorter[i], all_longer[i], all_fewer[i]
         said = []
         if (1 + m - shorter) <= RARE * (1 + m):
             said.append(f"{length:,} tokens, longer than {_share(shorter, m)} of the mix")
         elif (1 + m - longer) <= RARE * (1 + m):
             said.append(f"{length:,} tokens, shorter than {_share(longer, m)} of the mix")
-        fewer = int((turns < n_turns).sum())
         if n_turns > 1 and (1 + m - fewer) <= RARE * (1 + m):
             said.append(f"{n_turns} user turns, more than {_share(fewer, m)} of the mix")
         if tools and 1 + with_tools <= RARE * (1 + m):
