@@ -9,6 +9,7 @@ import pytest
 
 from promptkit import distances as ds
 from promptkit.comparison import CHANGES, STATISTICS, Mix, Rows
+from promptkit.inference import draw_subsets, t
 
 K = 6
 
@@ -198,6 +199,44 @@ def test_new_rows_cover_one_and_one_cluster_covers_little():
         part.append(mix.coverage(draw(30, rng, only=0).X, rng)[0])
     assert np.mean(whole) == pytest.approx(1.0, abs=0.1)
     assert np.mean(part) < 0.6
+
+
+def test_coverage_and_its_halves_count_rows_within_reach_one_by_one():
+    mix, draw = fitted(2)
+    X = draw(40, np.random.default_rng(1)).X
+    value, (low, high) = mix.coverage(X, np.random.default_rng(5))
+    H, w = mix._covered
+    near = np.round(H @ X.T, 5)
+
+    def covered(columns, n):
+        reach = mix._reaches(H, n)
+        inside = sum(w[i] for i in range(len(H)) if any(near[i, j] >= reach[i] for j in columns))
+        return inside / ds.chance_coverage(len(H), n, ds.reach_size(len(H), n))
+
+    assert value == pytest.approx(covered(range(40), 40), rel=1e-12)
+    halves = draw_subsets(20, 40, 99, rng=np.random.default_rng(5))
+    spread = np.var([covered(half.tolist(), 20) for half in halves], ddof=1)
+    hit = (near >= mix._reaches(H, 40)[:, None]).any(axis=1)
+    chance = ds.chance_coverage(len(H), 40, ds.reach_size(len(H), 40))
+    half = t(0.95, 39) * math.sqrt(spread + (w**2 * (hit - w @ hit) ** 2).sum() / chance**2)
+    assert (low, high) == pytest.approx((max(0.0, value - half), value + half), rel=1e-9)
+
+
+def test_draws_that_are_kept_are_those_that_are_made_anew():
+    mix, draw = fitted(4)
+    first, second = (draw(20, np.random.default_rng(s)) for s in (1, 2))
+    p_of(mix, first)
+    again, fresh = p_of(mix, second), p_of(fitted(4)[0], second)
+    assert again.single == fresh.single
+    assert again.overall == fresh.overall
+    np.testing.assert_array_equal(again.null_depths, fresh.null_depths)
+    other = p_of(mix, second, seed=1)  # another state of the generator: other draws
+    assert not np.array_equal(other.null_depths, again.null_depths)
+    rng, plain = np.random.default_rng(3), np.random.default_rng(3)
+    mix.chance(first.weights, np.random.default_rng(3))
+    mix.chance(second.weights, rng)
+    fitted(4)[0].chance(second.weights, plain)
+    assert rng.random() == plain.random()  # left as drawing leaves it
 
 
 def test_coverage_interval_holds_the_value_and_widens_with_fewer_prompts():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptkit.lexical import LexicalProfile, TfIdf, cut
+from promptkit.lexical import LexicalProfile, TfIdf, _top, cut
 
 N_VOCAB = 60
 
@@ -143,3 +143,19 @@ def test_any_ids_give_a_cosine_and_bits(train, text):
     new = [np.array(text, dtype=np.int64)]
     assert 0.0 <= profile.closeness(new)[0] <= 1.0 + 1e-6
     assert 0.0 <= profile.cross_entropy(new)[0] < 60.0
+
+
+@pytest.mark.parametrize("n", [3, 200, 3000])
+def test_the_nearest_of_each_text_are_those_of_a_whole_sort(n):
+    rng = np.random.default_rng(n)
+    similar = np.where(rng.random((n, 7)) < 0.3, rng.random((n, 7)).round(2), 0.0).astype(np.float32)  # many ties
+    similar[rng.random((n, 7)) < 0.1] = -1.0  # left out
+    similar[:, 6] = 0.0  # a text that shares nothing with any row
+    similar[1:, 5] = -1.0
+    column, rank, row, value = _top(similar)
+    for i in range(7):
+        values = np.round(similar[:, i].astype(np.float64), 6)
+        order = [r for r in np.argsort(-values, kind="stable") if values[r] >= 0][:10]
+        assert row[column == i].tolist() == order
+        assert rank[column == i].tolist() == list(range(len(order)))
+        assert value[column == i].tolist() == values[order].tolist()

@@ -268,6 +268,35 @@ def test_units_of_the_mix_are_found_by_copy_and_by_near_copy(fitted):
     assert ref.find_units(queries).tolist() == [unit[3], unit[200], unit[200], -1, -1, -1]
 
 
+def test_units_are_those_of_a_search_row_by_row(fitted):
+    """The oracle looks at every row: its sketch, then the true overlap; the first of the best rows wins."""
+    from promptkit import leakage
+
+    rng = np.random.default_rng(4)
+    longer = [" ".join(rng.choice(["one", "two", "three", "four", "five", "six", "seven"], 40)) for _ in range(12)]
+    twins = [t.replace("seven", "other", 1) for t in longer]
+    extra = [row("A_sort", 900 + i, [{"role": "user", "content": t}]) for i, t in enumerate([*longer, *twins])]
+    ref = reference.fit(frame(40).extend(pl.DataFrame(extra, schema=SCHEMA)), tokenizer=fitted.tokenizer)
+    texts, units = ref.sample["text"].to_list(), ref.sample["unit"].to_list()
+    held = [set(leakage._grams([w], 5)[0].tolist()) for w in leakage._word_hashes(texts)]
+    smallest = [set(sorted(g)[:64]) for g in held]
+    queries = [t.replace("six", "else", k % 3) for k, t in enumerate(longer)] + ["", "one", *texts[:5]]
+    expected = []
+    for query in queries:
+        own = set(leakage._grams([next(iter(leakage._word_hashes([query])))], 5)[0].tolist())
+        same = [i for i, t in enumerate(texts) if leakage.normalise(t) == leakage.normalise(query)]
+        sketch = set(sorted(own)[:64])
+        met = {i: len(sketch & smallest[i]) for i in range(len(texts))}
+        rows = [i for i in met if met[i] >= max(1, len(sketch) // 3) and own]
+        rows.sort(key=lambda i: (-met[i], i))
+        near = [(len(own & held[i]) / len(own | held[i]), -k, i) for k, i in enumerate(rows[:64])]
+        best = max((x for x in near if x[0] >= 0.8 - 1e-9), default=None)
+        expected.append(units[same[0]] if same else units[best[2]] if best else -1)
+    assert ref.find_units(queries).tolist() == expected
+    assert any(e >= 0 for e in expected[:12])
+    assert -1 in expected
+
+
 def test_near_duplicates_never_straddle_held_out_and_fit(words):
     f = pl.concat([frame(900), frame(900)])  # each row twice
     ref = reference.fit(f, tokenizer=words)
