@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int32]
 
 WORDS_VOCAB = 1 << 20
-FEW_TIMES, FEW_CHARACTERS = 4, 1 << 18  # for so little not the whole table of a saved tokenizer is built
+FEW_TIMES, FEW_CHARACTERS = 4, 1 << 20  # for so little not the whole table of a saved tokenizer is built
 
 # How text is cut into pieces before the merges: one regular expression per family (Rust syntax, for tiktoken).
 
