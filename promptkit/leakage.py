@@ -43,7 +43,7 @@ _WORD = re.compile(f"[{_UNSPACED}]|[^\\W{_UNSPACED}]+")
 
 _BATCH_BYTES = 1 << 20
 _BATCH_TEXTS = 1000
-_BATCH_HITS = 1 << 20
+_BATCH_HITS = 1 << 16
 _WORD_BYTES = 128  # of a longer run without a space only these bytes and its length are hashed
 _P = np.uint64(0x9E3779B97F4A7C15)
 _NO_GRAMS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
@@ -277,11 +277,16 @@ class _CandidateIndex:
             words, starts = training.words, training.starts
             self._read_copies(words, starts, 0, training.text)
             at = training.near(self.tables[GRAM])
-            # In parts, which bound the memory, and each a number of whole texts.
-            ends = np.searchsorted(at, starts[np.searchsorted(starts, at[_BATCH_HITS::_BATCH_HITS], side="right") - 1])
-            for part in np.split(at, ends):
-                part = part[part + GRAM <= starts[np.searchsorted(starts, part, side="right")]]
-                self._read_hits(words, starts, part, _scramble(_raw(words, part, GRAM)), training.smallest, 0)
+            # In parts that stay in the cache, each of whole texts.
+            cuts = np.searchsorted(starts, at[::_BATCH_HITS], side="right") - 1
+            cuts = np.unique(np.append(cuts, len(starts) - 1)).tolist()
+            for first, behind in pairwise(cuts):
+                own = starts[first : behind + 1]
+                low, high = np.searchsorted(at, own[[0, -1]])
+                part = at[low:high]
+                part = part[part + GRAM <= own[_owners(own, part) + 1]]
+                grams = _scramble(_raw(words, part, GRAM))
+                self._read_hits(words, own, part, grams, training.smallest[first:behind], first)
             return
         texts: list[str] = []
         row = 0
@@ -323,11 +328,11 @@ class _CandidateIndex:
         for n in (GRAM, *CONTAINED):
             # An 8-gram of a candidate begins with a 5-gram of it, a 13-gram with an 8-gram: only hits go on.
             if n > GRAM:
-                at = at[at + n <= starts[np.searchsorted(starts, at, side="right")]]
+                at = at[at + n <= starts[_owners(starts, at) + 1]]
                 grams = _scramble(_raw(words, at, n))
             hit, place = self.tables[n].find(grams)
             at = at[hit]
-            owner = np.searchsorted(starts, at, side="right") - 1
+            owner = _owners(starts, at)
             sketch = np.uint64(1) << (smallest[owner] & np.uint64(63))  # one bit per text, by its smallest 5-gram hash
             self.tables[n].note(place, sketch, row + owner)
             if n == GRAM:
@@ -455,6 +460,9 @@ def _raw(words: NDArray[np.uint64], at: NDArray[np.int64] | None, n: int) -> NDA
             mixed *= _P
             mixed += words[k : len(at) + k]
         return mixed
+    if 4 * len(at) > (at[-1] - at[0] if len(at) else 0):  # they ascend, and lie close: all are made sooner
+        first, behind = (int(at[0]), int(at[-1]) + n) if len(at) else (0, 0)
+        return _raw(words[first:behind], None, n)[at - first]
     mixed = words[at]
     for k in range(1, n):
         mixed *= _P
@@ -467,6 +475,11 @@ def _starts(each: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     starts = np.zeros(len(each) + 1, dtype=np.int64)
     np.cumsum([len(x) for x in each], out=starts[1:])
     return starts
+
+
+def _owners(starts: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return of which text each of some words is, where texts begin at `starts`; the words ascend."""
+    return np.repeat(np.arange(len(starts) - 1), np.diff(np.searchsorted(at, starts)))
 
 
 def _every_gram(words: NDArray[np.uint64], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
