@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from promptkit import engines, readers, workers
 from promptkit.conversation import Conversation, response_text
 from promptkit.errors import InputError, UsageError
@@ -254,7 +256,7 @@ def _attended(record: readers.Record) -> tuple[Any, Any]:
 
 def _unknown_share(pairs: list[tuple[Any, Any]], tokenizer: Tokenizer) -> float:
     n = sum(len(ids) for ids, _ in pairs)
-    return 1.0 - sum(int(tokenizer.known(ids).sum()) for ids, _ in pairs) / n if n else 0.0
+    return sum(tokenizer.n_unknown(ids) for ids, _ in pairs) / n if n else 0.0
 
 
 def _found(account: Sequence[readers.FileAccount]) -> str:
@@ -395,8 +397,9 @@ def rows_of(
             continue
         if record.ids is not None and tokenizer is not None:
             ids, mask = templates.trim(record.ids, record.mask, record.attention, tokenizer, plan.template)
-            record = replace(record, ids=ids, mask=mask, attention=None)
-            unknown = int(len(ids) - tokenizer.known(ids).sum())
+            if ids is not record.ids or record.attention is not None:
+                record = replace(record, ids=ids, mask=mask, attention=None)
+            unknown = tokenizer.n_unknown(ids)
             n_ids, n_unknown = n_ids + len(ids), n_unknown + unknown
             if unknown:
                 reasons["id outside the tokenizer: row kept and marked"] += 1
@@ -442,7 +445,7 @@ def count_row(record: readers.Record, tokenizer: Tokenizer | None, plan: Plan, c
     if record.ids is not None:
         counts["tokens"] += len(record.ids)
         if record.mask is not None:
-            counts["supervised_tokens"] += int(record.mask.sum())
+            counts["supervised_tokens"] += int(np.count_nonzero(record.mask))
         return len(record.ids)
     counts["text_rows"] += 1
     if tokenizer is None:
@@ -456,16 +459,12 @@ def count_row(record: readers.Record, tokenizer: Tokenizer | None, plan: Plan, c
 
 def packed(record: readers.Record) -> readers.Record:
     """Return a copy that owns narrow arrays, not views that would keep a whole batch alive."""
-    import numpy as np
-
-    if record.ids is None:
+    ids = record.ids
+    if ids is None:
         return record
+    wide = bool(ids.view(np.uint64).max(initial=0) >> 31)  # none of any tokenizer's, or negative: to be shown as it is
     mask = None if record.mask is None else np.array(record.mask, bool)
-    return replace(record, ids=np.array(record.ids, np.int64 if _wide(record.ids) else np.int32), mask=mask)
-
-
-def _wide(ids: Any) -> bool:
-    return bool(len(ids)) and (int(ids.max()) >= 1 << 31 or int(ids.min()) < -(1 << 31))
+    return replace(record, ids=np.array(ids, np.int64 if wide else np.int32), mask=mask)
 
 
 _IO_ERROR = f"cannot be read: {os.strerror(errno.EIO)}"  # as the readers say it; a network disk may mend
@@ -488,12 +487,15 @@ def stable(work: Callable[[], Summary], plan: Plan, shard: readers.Shard, index:
 
 
 def _stamp(plan: Plan, shard: readers.Shard) -> tuple[int, int] | None:
-    path = Path(plan.root) / shard.path if Path(plan.root).is_dir() else Path(plan.root)
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_size, stat.st_mtime_ns
+    for path in (os.path.join(plan.root, shard.path), plan.root):
+        try:
+            stat = os.stat(path)
+        except NotADirectoryError:  # the root is itself the shard
+            continue
+        except OSError:
+            return None
+        return stat.st_size, stat.st_mtime_ns
+    return None
 
 
 # -------------------------------------------------------------------------------------- processes

@@ -128,4 +128,9 @@ def canonical(value: Any) -> bytes:
 
 def prompt_id(messages: list[Message], tools: list[Any] | None = None) -> str:
     """Return the identity of a prompt: 32 hex of sha256 over its canonical messages and tools."""
-    return hashlib.sha256(canonical({"messages": messages, "tools": tools})).hexdigest()[:32]
+    return id_of(canonical(messages), canonical(tools))
+
+
+def id_of(messages: bytes, tools: bytes) -> str:
+    """Return the `prompt_id` of messages and tools that are canonical JSON already."""
+    return hashlib.sha256(b'{"messages":%b,"tools":%b}' % (messages, tools)).hexdigest()[:32]

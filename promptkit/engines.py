@@ -72,7 +72,10 @@ def over_ray(
                     busy[do.remote(run, shared, timeout, __version__, work, arguments)] = key
                 if not busy:
                     break
-                (done,), _ = ray.wait(list(busy), num_returns=1)
+                try:
+                    (done,), _ = ray.wait(list(busy), num_returns=1)
+                except SystemError as error:  # what the handler of a signal raised, wrapped on its way through Ray
+                    raise error.__cause__ or error from None
                 key = busy.pop(done)
                 try:
                     error, outcome = ray.get(done)

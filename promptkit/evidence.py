@@ -64,7 +64,7 @@ def detect(samples: Sequence[Row], tokenizer: Tokenizer) -> Evidence:
     if reason := _halves([np.asarray(ids) for ids, _ in samples[::step]]):
         return refuse(reason)
     n_ids = sum(len(ids) for ids, _ in rows)
-    unknown = [int(len(ids) - np.count_nonzero(tokenizer.known(ids))) for ids, _ in rows]
+    unknown = [tokenizer.n_unknown(ids) for ids, _ in rows]
     n_bad_rows = sum(1 for n in unknown if n)
     lines.append(f"{len(rows):,} rows sampled, {n_ids:,} ids, {sum(unknown):,} of them outside the table")
     if sum(unknown) > MAX_UNKNOWN * n_ids and n_bad_rows > min(1, len(rows) - 1):

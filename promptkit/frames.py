@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptkit import readers, workers
 from promptkit.collect import Opened, Progress, Row, recover
-from promptkit.conversation import canonical, opening, response_text, uses_tools
+from promptkit.conversation import canonical, id_of, opening, response_text, uses_tools
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,7 +49,6 @@ def _decode(
 ) -> tuple[dict[str, list[Any]], list[Any], list[Any]]:
     """Return the columns of some rows, and the ids of their openings and of their answers."""
     from promptkit import languages
-    from promptkit.conversation import prompt_id
 
     columns: dict[str, list[Any]] = {name: [] for name in FRAME}
     for shard, record in rows:
@@ -58,10 +57,11 @@ def _decode(
         answer = response_text(messages)
         columns["shard"].append(shard.path)
         columns["row"].append(record.row)
-        columns["id"].append(prompt_id(messages, conversation.tools))
+        stored, tools = canonical(messages), canonical(conversation.tools)
+        columns["id"].append(id_of(stored, tools))
         columns["source"].append(shard.source)
-        columns["messages"].append(canonical(messages).decode())
-        columns["tools"].append(None if conversation.tools is None else canonical(conversation.tools).decode())
+        columns["messages"].append(stored.decode())
+        columns["tools"].append(None if conversation.tools is None else tools.decode())
         columns["text"].append(opening(messages))
         columns["response_text"].append(answer or None)
         columns["n_supervised_tokens"].append(conversation.n_supervised)

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=64)
-def _padding(tokenizer: Tokenizer, template: Template | None) -> tuple[frozenset[int], frozenset[int]]:
+def _padding(tokenizer: Tokenizer, template: str | Template | None) -> tuple[frozenset[int], frozenset[int]]:
     """The ids that are padding, and the ids behind which zeros are padding: ends of turns and of headers."""
     s = tokenizer.specials
     names = {"[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>"}
     pads = {s[n] for n in names if n in s} | ({tokenizer.pad} if tokenizer.pad is not None else set())
     closing: set[int] = set()
-    for t in [template] if template else TEMPLATES.values():
+    for t in [template_named(template)] if template is not None else TEMPLATES.values():
         closing |= {s[n] for n in (*t.ends, *t.finals, t.header_end, *(t.think or ())) if n in s}
         pads -= {s[n] for n in t.ends if n in s}  # a model may pad with its end of turn: not told from a real one
     return frozenset(pads), frozenset(closing)
@@ -67,8 +67,7 @@ def trim(
             start, stop = int(attended[0]), int(attended[-1]) + 1
     if stop <= start:
         return ids[start:stop], None if mask is None else mask[start:stop]
-    found = template_named(template) if template is not None else None
-    pads, closing = _padding(tokenizer, found) if tokenizer is not None else (frozenset[int](), frozenset[int]())
+    pads, closing = _padding(tokenizer, template) if tokenizer is not None else (frozenset[int](), frozenset[int]())
     while start < stop and int(ids[start]) in pads:
         start += 1
     while stop > start:
@@ -82,6 +81,8 @@ def trim(
         if not zeros or not masked or not (zeros >= ZEROS or _closes(ids[start : stop - zeros], tokenizer, closing)):
             break
         stop -= zeros
+    if stop - start == len(ids):
+        return ids, mask
     return ids[start:stop], None if mask is None else mask[start:stop]
 
 
@@ -117,7 +118,7 @@ def recover(record: Record, tokenizer: Tokenizer | None, template: str | None) -
         n_tokens = len(ids)
         n_supervised = int(np.count_nonzero(mask)) if mask is not None else None
         if tokenizer is not None and tokenizer.name != "words":
-            bad = n_tokens - int(np.count_nonzero(tokenizer.known(ids)))
+            bad = tokenizer.n_unknown(ids)
             marks += [f"bad ids: {bad}"] if bad else []
     found = template_named(template) if template is not None else None
     if record.messages is not None:

@@ -138,6 +138,10 @@ class Tokenizer:
         """Return for each id whether the table holds it."""
         return self._known[self.clip(ids)]
 
+    def n_unknown(self, ids: NDArray[Any]) -> int:
+        """Return how many of the ids the table lacks."""
+        return len(ids) - int(np.count_nonzero(self.known(ids)))
+
     def clip(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Return the ids with `n_vocab` in the place of those out of range, to index a table of n_vocab + 1."""
         ids = np.asarray(ids, np.int64)

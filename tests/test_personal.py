@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import string
 import time
 
@@ -167,6 +168,31 @@ def test_nothing_of_a_value_is_returned():
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_read_without_a_crash(text):
     assert set(personal.kinds(text)) <= {personal.EMAIL, personal.KEY, personal.PHONE}
+
+
+@given(st.lists(st.sampled_from([*KEYS.values(), *KEYS]) | st.text(max_size=20), max_size=5), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_looking_for_strings_first_loses_no_key(parts, upper):
+    text = "ſK ".join(parts).upper() if upper else " ".join(parts)
+    found = list(personal._key_values(text))
+    slow = [m for _, _, pattern in personal._keys() for m in pattern.finditer(text)]
+    assert found[: len(slow)] == [
+        max((g for g in m.groups() if g and len(g) >= 16), key=len, default=m[0]) for m in slow
+    ]
+
+
+PLAIN_PHONE = re.compile(
+    r"(?<![\w.+$€£,=/\-])(?:\+\d[\d ().\-]{6,18}\d|\(\d{3}\) ?\d{3}[-. ]\d{4}|\d{3}-\d{3}-\d{4}|\d{3}\.\d{3}\.\d{4})"
+    r"(?![\w%-]|\.\d)"
+)
+
+
+@given(
+    st.lists(st.sampled_from(["+44", "(212)", "415", "7911", "0199", "-", ".", " ", "a", "€", "\n", "٣"])).map("".join)
+)
+@settings(max_examples=300, deadline=None)
+def test_the_pattern_of_numbers_matches_what_its_plain_form_does(text):
+    assert [m.span() for m in personal._PHONE.finditer(text)] == [m.span() for m in PLAIN_PHONE.finditer(text)]
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "+1 " * 40_000, "1-" * 60_000, "a." * 60_000 + "@", "://" + "a" * 10**5, "sk-" * 40_000, "eyJ" * 40_000, "eyJa." * 30_000, "1." * 60_000, "aws" * 40_000, "http://a:b" * 20_000])  # fmt: skip

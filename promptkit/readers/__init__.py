@@ -103,11 +103,14 @@ def with_hints(limits: Limits | None, *, dtype: str | None = None, fields: Mappi
 
 def read(root: Path | str, shard: Shard, *, limits: Limits | None = None) -> Iterator[Record | Fault]:
     """Yield the rows of one shard in order, each as a Record or a Fault; `Fault.row` None is the rest of the file."""
-    root = Path(root)
-    path = root if root.is_file() else locate(root, shard.path)
+    path = locate(Path(root), shard.path)
     limits = limits or Limits()
     try:
-        before = _state(path)
+        try:
+            before = _state(path)
+        except NotADirectoryError:  # the root is itself the shard
+            path = Path(root)
+            before = _state(path)
         yield from packed.cut(_settled(_guarded(READERS[shard.format](path, limits))))
         if _state(path) != before:
             yield Fault(None, "failed", "changed while reading")

@@ -113,6 +113,8 @@ def zero_one(value: Any, key: str, n: int) -> NDArray[np.bool_]:
     _same_length(len(values), key, n)
     if values.dtype == np.bool_:
         return values
+    if values.dtype.kind in "iu" and int(np.bitwise_or.reduce(values, initial=0)) in (0, 1):
+        return values.astype(np.bool_)
     mask: NDArray[np.bool_] = values == 1
     if values.dtype.kind not in "iuf" or not bool(np.all(mask | (values == 0))):
         raise BadRow(f"{key} holds other values than 0 and 1")

@@ -318,7 +318,7 @@ class Machine:
                 raise refusal(f"{module}.{name}")
             else:
                 raise BadFile(f"refused: its pickle uses opcode {op:#04x}, which no file of tensors needs")
-            if len(stack) > DEEP or len(memo) > 8 * DEEP:
+            if n > DEEP and (len(stack) > DEEP or len(memo) > 8 * DEEP):  # each takes a byte
                 raise BadFile("its pickle nests or remembers too much")
 
 

@@ -13,6 +13,7 @@ One dict is one row, a list of dicts (TorchSpec) many. Everything else is no sam
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 import zipfile
@@ -33,6 +34,7 @@ from promptkit.readers.tables import not_samples
 from promptkit.readers.values import clean
 
 MAPPED = 256 << 20
+PADDING = 128  # torch aligns its storages to 64 bytes
 Storages = Callable[[str, int, int], "bytes | memoryview"]  # (key, first byte, past the last byte)
 
 
@@ -75,13 +77,14 @@ def to_row(row: int, item: Any, machine: Machine, read: Storages, order: str, li
     if not isinstance(item, dict):
         return Fault(row, "failed", f"no known field: the item is a {type(item).__name__}")
     marks: set[str] = set()
+    known = wanted(limits.hints)
     try:
         fields = {
             key: _array(value, read, order, limits)
             if isinstance(value, TensorRef)
             else clean(machine.whole(value), marks)
             for key, value in item.items()
-            if key in wanted(limits.hints)
+            if key in known
         }
         if not fields:
             fields = dict.fromkeys(map(str, item))
@@ -100,15 +103,28 @@ def _array(ref: TensorRef, read: Storages, order: str, limits: Limits) -> NDArra
     # storages of view tensors are untyped in rebuild v3: their length counts bytes, the tensor's offset counts elements
     last = ref.offset + sum((n - 1) * step for n, step in zip(ref.size, ref.stride, strict=True))
     count = last - ref.offset + 1
-    if count * dtype.itemsize > limits.record_bytes or int(np.prod(ref.size, dtype=object)) > limits.record_bytes // 8:
+    if count * dtype.itemsize > limits.record_bytes or math.prod(ref.size) > limits.record_bytes // 8:
         raise BadRow(f"record larger than {limits.record_bytes} bytes (--record-bytes)")
     data = read(ref.storage.key, ref.offset * dtype.itemsize, (last + 1) * dtype.itemsize)
     flat = np.frombuffer(data, dtype, count)
     if dtype == np.bool_:
         flat = np.frombuffer(data, np.uint8, count) != 0
-    steps = tuple(step * flat.itemsize for step in ref.stride)
-    view = np.lib.stride_tricks.as_strided(flat, ref.size, steps, writeable=False)
+    if _is_whole(ref):
+        view = flat.reshape(ref.size)
+    else:
+        steps = tuple(step * flat.itemsize for step in ref.stride)
+        view = np.lib.stride_tricks.as_strided(flat, ref.size, steps, writeable=False)
     return view if view.dtype.isnative else view.astype(view.dtype.newbyteorder("="))
+
+
+def _is_whole(ref: TensorRef) -> bool:
+    """Return whether the elements of a tensor stand in their order, one behind the other: nearly all do."""
+    step = 1
+    for n, stride in zip(reversed(ref.size), reversed(ref.stride), strict=True):
+        if stride != step:
+            return False
+        step *= n
+    return True
 
 
 class _Archive:
@@ -137,8 +153,7 @@ class _Archive:
         entry = self._entries[self._root + "data.pkl"]
         if entry.file_size <= MAPPED or entry.compress_type != zipfile.ZIP_STORED:
             return self._whole("data.pkl")
-        self._read(entry, 0, 0)
-        begin = self._file.tell()
+        begin, _ = self._begin(entry, 0)
         mapped = mmap.mmap(self._file.fileno(), begin + entry.file_size, access=mmap.ACCESS_READ)
         return memoryview(mapped)[begin:]
 
@@ -158,18 +173,25 @@ class _Archive:
         except BadFile as error:
             raise BadRow(str(error)) from error
 
-    def _read(self, entry: zipfile.ZipInfo, start: int, stop: int) -> bytes:
+    def _begin(self, entry: zipfile.ZipInfo, n: int) -> tuple[int, bytes]:
+        """Return where the data of an entry begins, and at most its first `n` bytes: they cost no read of their own."""
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise BadFile("refused: an entry of its ZIP is compressed, torch stores them as they are")
         self._file.seek(entry.header_offset)
-        head = self._file.read(30)
+        head = self._file.read(30 + len(entry.filename) + PADDING + n)
         if len(head) < 30 or head[:4] != b"PK\x03\x04":
             raise BadFile("damaged torch file: its ZIP directory points to no entry")
-        begin = entry.header_offset + 30 + sum(struct.unpack_from("<HH", head, 26))
+        length = 30 + sum(struct.unpack_from("<HH", head, 26))
+        begin = entry.header_offset + length
         if begin + entry.file_size > self._size:
             raise BadFile("damaged torch file: an entry reaches beyond its end")
-        self._file.seek(begin + start)
-        data = self._file.read(stop - start)
+        return begin, head[length : length + n]
+
+    def _read(self, entry: zipfile.ZipInfo, start: int, stop: int) -> bytes:
+        begin, data = self._begin(entry, 0 if start else stop)
+        if len(data) != stop - start:
+            self._file.seek(begin + start)
+            data = self._file.read(stop - start)
         if len(data) != stop - start:
             raise BadFile("damaged torch file: an entry is cut")
         # torch can be told to leave checksums out; it then writes a zero
