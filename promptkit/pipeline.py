@@ -391,7 +391,7 @@ def build(
             fitted = reference.fit(
                 frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
                 embedder=embedder, weight=weight, seed=seed, label=label or labels, by_source=domains,
-                masses=of_domains, conversations=lambda: reference.read_arrow(apart), device=device, threads=threads,
+                masses=of_domains, conversations=lambda: reference.map_arrow(apart), device=device, threads=threads,
                 progress=progress,
             )  # fmt: skip
             by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}

@@ -810,8 +810,8 @@ def load_reference(
     return Reference(
         arrays=_Mapped(stored),
         profile=_read_json(stored.checked("profile.json")),
-        sample=lambda: read_arrow(stored.checked("sample.arrow")),
-        conversations=lambda: read_arrow(stored.checked("conversations.arrow")),
+        sample=lambda: _read_arrow(stored.checked("sample.arrow")),
+        conversations=lambda: map_arrow(stored.checked("conversations.arrow")),
         tokenizer=lambda: tokenizer if tokenizer is not None else _load_tokenizer(stored.folder("tokenizer")),
         embedder=embedder,
         fingerprint=fingerprint,
@@ -949,8 +949,16 @@ def write_arrow(sample: pl.DataFrame, path: Path) -> None:
         out.write_table(table)
 
 
-def read_arrow(path: Path) -> pl.DataFrame:
-    """Return the frame in a file of `write_arrow`, mapped from it."""
+def map_arrow(path: Path) -> pl.DataFrame:
+    """Return the frame in a file of `write_arrow`, mapped from it: gone with the frame, where polars would keep it."""
+    import polars as pl
+    import pyarrow as pa
+
+    with pa.memory_map(os.fsdecode(path)) as source:
+        return pl.DataFrame(pa.ipc.open_file(source).read_all())
+
+
+def _read_arrow(path: Path) -> pl.DataFrame:
     import polars as pl
 
     return pl.read_ipc(path)

@@ -210,7 +210,10 @@ class Tokenizer:
 
     def remember(self, texts: Sequence[str], ids: Sequence[Ids]) -> None:
         """Keep the ids of texts that will be asked for again, until `forget`: a build needs most of them thrice."""
-        self._remembered.update(zip(map(_digest, texts), ids, strict=True))
+        # One array for all of them: thousands of small ones would lie among what is freed, and hold its pages.
+        if len(texts):
+            apart = np.split(np.concatenate(ids), np.cumsum([len(i) for i in ids[:-1]], dtype=np.int64))
+            self._remembered.update(zip(map(_digest, texts), apart, strict=True))
 
     def forget(self) -> None:
         self._remembered.clear()

@@ -235,9 +235,13 @@ def each(
 
 
 def trim() -> None:
-    """Give freed memory back to the system, where the C library only does so when asked (glibc)."""
+    """Give freed memory back to the system, where the C library (glibc) and Arrow only do so when asked."""
     import ctypes
 
+    if "pyarrow" in sys.modules:
+        import pyarrow
+
+        pyarrow.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, another system
         ctypes.CDLL(None).malloc_trim(0)
 

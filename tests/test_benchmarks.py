@@ -17,6 +17,7 @@ if not Path("/proc/self/statm").exists():
     pytest.skip("benchmarks read /proc", allow_module_level=True)
 
 sys.path.append(str(ROOT))  # benchmarks/ is not installed
+import promptkit
 from benchmarks import limits
 from benchmarks.__main__ import multiplied
 from benchmarks.watch import Watch
@@ -68,6 +69,26 @@ def test_links_multiply_the_rows(tmp_path: Path) -> None:
     assert len(tree.shards) == 3 * len(once.shards)
     assert tree.tokenizer_dirs == once.tokenizer_dirs
     assert len({s.source for s in tree.shards}) == 18
+
+
+def test_sizes_keep_every_file_that_is_no_shard_and_the_share_of_sources(tmp_path: Path) -> None:
+    from benchmarks import scaling
+
+    whole = promptkit.inspect(EXAMPLES / "training_mix")
+    half = promptkit.inspect(scaling.sized(EXAMPLES / "training_mix", 300, tmp_path / "mix"))
+    rows = {s["source"]: s["rows"] for s in whole.sources}
+    assert half.tokenizer == whole.tokenizer
+    assert 0 < sum(s["rows"] for s in half.sources) < sum(rows.values())
+    assert all(s["rows"] <= rows[s["source"]] for s in half.sources)
+
+
+def test_exponents_are_slopes_in_logarithms() -> None:
+    from benchmarks import scaling
+
+    found = [{"rows": n, "reading_cpu_seconds": 2 * n, "cpu_seconds": n**0.5} for n in (10, 100, 1000)]
+    slopes = scaling.exponents(found)
+    assert slopes["reading"]["between"] == pytest.approx([1.0, 1.0])
+    assert slopes["the whole build"]["all"] == pytest.approx(0.5)
 
 
 def test_readers_are_set_beside_libraries_that_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,18 @@ def test_lsa_equals_truncated_svd_up_to_signs(monkeypatch):
     np.testing.assert_allclose(lsa.transform(rows), expected * signs, atol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(40, 90), (90, 40)])
+def test_the_svd_is_that_of_scikit_learn_to_the_same_bits(shape):
+    from scipy import sparse
+    from sklearn.utils.extmath import randomized_svd
+
+    X = sparse.random(*shape, density=0.2, format="csr", dtype=np.float32, random_state=0)
+    _, strength, components = randomized_svd(X, 8, n_iter=5, random_state=3)
+    own_strength, own = embedders._randomized_svd(X, 8, 3)
+    assert own_strength.tobytes() == strength.tobytes()
+    assert np.abs(own).tobytes() == np.abs(components).tobytes()  # signs are fixed later
+
+
 def test_lsa_is_the_same_bytes_each_time_and_its_signs_are_fixed():
     a, b = Lsa.fit(mix(), encode_words), Lsa.fit(mix(), encode_words)
     assert a.components.tobytes() == b.components.tobytes()
