@@ -68,6 +68,10 @@ A gate that fails, or whose value does not exist, exits 3.""",
     "--weight", type=click.Choice(["rows", "tokens"]), help="What the mix is weighted by; default: as it was built."
 )
 @click.option(
+    "--margin", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True, metavar="X",
+    help="Excess up to which a set counts as representative.",
+)
+@click.option(
     "--labeller",
     metavar="MODULE:CALLABLE",
     help="The labeller that the reference was built with, where it is your own.",
@@ -82,7 +86,7 @@ A gate that fails, or whose value does not exist, exits 3.""",
 def score_command(
     talk: Talk, prompts: str, against: str | None, report: str | None, markdown: bool, fmt: str | None,
     column: str | None, response: str | None, weights: str | None, sample: int | None, seed: int, draws: int,
-    weight: str | None, labeller: str | None, device: str, **limits: float | None,
+    weight: str | None, margin: float, labeller: str | None, device: str, **limits: float | None,
 ) -> int:  # fmt: skip
     """Say whether PROMPTS look like the training mix: how far, is that chance, what is foreign, what is missing."""
     # What a score makes lives until its end; looking for garbage in it again and again is a tenth of a cold run.
@@ -118,7 +122,9 @@ def score_command(
         reference = load_reference(path, device=device)
         weight = weight or reference.weight
         progress("score", 0, len(candidates))
-        result = score(candidates, reference, seed=seed, draws=draws, weight=weight, labeller=labeller)
+        result = score(
+            candidates, reference, seed=seed, draws=draws, weight=weight, margin=margin, labeller=labeller
+        )
     if weight == "tokens":
         talk.say("weight: shares of the mix count supervised tokens, not rows")
     verdict = plain(result.to_json())

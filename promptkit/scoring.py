@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MIN_DRAWS = 99
-CLOSE = 0.10  # excess at or below which a set counts as representative (its upper 95 % bound must be)
+CLOSE = 0.10  # default margin: excess at or below which a set is representative (its upper 95 % bound must be)
 FAITHFUL = 0.90  # fidelity that the lower 95 % bound must reach
 NEAREST = 3
 TEXT_CHARACTERS = 300
@@ -150,6 +150,7 @@ def score(
     seed: int = 0,
     draws: int = 1999,
     weight: str | None = None,
+    margin: float = CLOSE,
     labeller: str | Labeller | None = None,
 ) -> Score:
     """Return how well the candidates represent the mix of a reference.
@@ -161,6 +162,7 @@ def score(
     reference : a `Reference`, or the path of a saved one.
     seed : of the null draws. draws : how many in each of three batches; 99 at least.
     weight : what the mix counts by, "rows" or "tokens"; None: what the reference was fitted for.
+    margin : the excess (0..1) up to which a set counts as representative; what a user can bear, not a test's level.
     labeller : that of the reference, where it was built with another than promptkit's own; see `labellers`.
 
     Raises
@@ -177,6 +179,8 @@ def score(
         raise UsageError(f"seed is {seed}", hint="give a number from 0 to 4294967295")
     if draws < MIN_DRAWS:
         raise UsageError(f"draws is {draws}", hint=f"give {MIN_DRAWS} or more; 1999 is the default")
+    if not 0 < margin <= 1:
+        raise UsageError(f"margin is {margin:g}", hint="give a number above 0, up to 1; 0.1 is the default")
     if isinstance(reference, str | Path):
         from promptkit.reference import load_reference
 
@@ -184,7 +188,9 @@ def score(
     prompts = as_prompts(candidates)
     with threadpool_limits(1):  # sums of BLAS differ in the last bit with the number of threads
         label = _labeller_for(prompts, reference, labeller)
-        return _score(prompts, reference, label, seed=seed, draws=draws, weight=weight or reference.weight)
+        return _score(
+            prompts, reference, label, seed=seed, draws=draws, weight=weight or reference.weight, margin=margin
+        )
 
 
 def _labeller_for(prompts: list[Prompt], reference: Reference, given: str | Labeller | None) -> Labeller | None:
@@ -199,7 +205,14 @@ def _labeller_for(prompts: list[Prompt], reference: Reference, given: str | Labe
 
 
 def _score(
-    prompts: list[Prompt], reference: Reference, label: Labeller | None, *, seed: int, draws: int, weight: str
+    prompts: list[Prompt],
+    reference: Reference,
+    label: Labeller | None,
+    *,
+    seed: int,
+    draws: int,
+    weight: str,
+    margin: float,
 ) -> Score:
     n = len(prompts)
     reference.prefetch()
@@ -208,7 +221,7 @@ def _score(
     if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
         raise InputError("weights of candidates must be finite, not negative and not all zero")
     weights /= weights.sum()
-    found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight)
+    found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin)
 
     shares = _domain_table(found)
     clusters = _cluster_table(found, reference)
@@ -421,9 +434,12 @@ class _Set:
     power: list[dict[str, Any]] = field(default_factory=list)
     structure: list[dict[str, Any]] = field(default_factory=list)
     equivalence: dict[str, Any] | None = None
+    margin: float = CLOSE
 
 
-def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str) -> _Set:
+def _as_set(
+    seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str, margin: float
+) -> _Set:
     n = len(weights)
     # In one order, whatever the file's: draws number the candidates, and sums differ in the last bit by order.
     order = np.array(sorted(range(n), key=lambda i: (seen.texts[i], weights[i], seen.compared[i])), dtype=np.int64)
@@ -454,6 +470,7 @@ def _as_set(seen: _Seen, weights: Floats, reference: Reference, *, seed: int, dr
         domain_shares=shares[0],
         cluster_shares=shares[1],
         influence=np.full(n, math.nan),
+        margin=margin,
     )
     if n == 1:  # its own values say all there is; a set of one has no spread
         return found
@@ -573,14 +590,14 @@ def _excess(found: _Set, mix: Mix, features: NDArray[Any], w: Floats, by_chance:
         return
     beyond = jack.value - by_chance
     sizes = (
-        inference.enough_for_equivalence(jack, found.n_effective, CLOSE**2, value=beyond),
+        inference.enough_for_equivalence(jack, found.n_effective, found.margin**2, value=beyond),
         # No set of the mix has a share of more than 0.95 in the long run, whatever a small one shows.
         inference.enough_for_share(min(share, 1.0 - ALPHA), FAITHFUL * (1.0 - ALPHA)),
     )
     needed = None if None in sizes else max(s for s in sizes if s is not None) * found.n / found.n_effective
     found.equivalence = {
-        "margin": CLOSE,
-        "p_value": _number(inference.equivalence(beyond, jack.stderr, CLOSE**2)),
+        "margin": found.margin,
+        "p_value": _number(inference.equivalence(beyond, jack.stderr, found.margin**2)),
         "n_needed": None if needed is None else _two_digits(needed),
     }
 
@@ -744,8 +761,8 @@ def _response_summary(seen: _Seen, weights: Floats) -> dict[str, Any] | None:
 def _verdict(found: _Set, missing: pl.DataFrame, reference: Reference) -> tuple[str, str]:
     """Return the verdict in words, and its code.
 
-    yes: shown to be close (upper bound of excess at most 0.10, lower bound of fidelity at least 0.90); no: shown to be
-    no draw of the mix (p < 0.05) and not shown to be close; unsure: neither. A set of 20 is hardly ever a yes.
+    yes: shown to be close (upper bound of excess at most the margin, lower bound of fidelity at least 0.90); no: shown
+    to be no draw of the mix (p < 0.05) and not shown to be close; unsure: neither. A set of 20 is hardly ever a yes.
     """
     n = found.n
     if n == 1:
@@ -761,7 +778,7 @@ def _verdict(found: _Set, missing: pl.DataFrame, reference: Reference) -> tuple[
             "unsure",
         )
     parts = _parts(found, missing)
-    close = found.intervals["excess"][1] <= CLOSE and found.intervals["fidelity"][0] >= FAITHFUL
+    close = found.intervals["excess"][1] <= found.margin and found.intervals["fidelity"][0] >= FAITHFUL
     if close:
         return f"Representative of the training mix: {parts}.", "yes"
     if found.joint.overall < ALPHA:
@@ -826,12 +843,14 @@ def _advice(found: _Set) -> str | None:
     """Return whether more prompts like these would make the verdict a yes, and about how many."""
     if found.equivalence is None or "fidelity" not in found.intervals:
         return None
-    within = f"within {CLOSE:.2f} of the mix"
+    margin = f"{found.margin:.2f}" if round(found.margin, 2) == found.margin else f"{found.margin:g}"
+    within = f"within {margin} of the mix"
     needed, excess, fidelity = found.equivalence["n_needed"], found.intervals["excess"], found.intervals["fidelity"]
-    if excess[1] <= CLOSE and fidelity[0] >= FAITHFUL:
+    if excess[1] <= found.margin and fidelity[0] >= FAITHFUL:
         return f"{found.n} prompts are enough to call this set {within}"
-    if excess[0] > CLOSE or fidelity[1] < FAITHFUL:
-        why = f"its excess is above {CLOSE:.2f}" if excess[0] > CLOSE else "too many of them do not belong"
+    if excess[0] > found.margin or fidelity[1] < FAITHFUL:
+        far = excess[0] > found.margin
+        why = f"its excess is above {margin}" if far else "too many of them do not belong"
         return f"more prompts like these will not bring the set {within}: {why}"
     if needed is None:
         return f"whether more prompts like these would bring the set {within} is open: it lies near that bound"

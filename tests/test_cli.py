@@ -255,6 +255,13 @@ def test_one_prompt_shows_its_own_values(run, scored):
     assert "fidelity" not in out
 
 
+def test_the_margin_goes_to_the_score(run, scored):
+    run("score", "p.jsonl", "--margin", "0.2")
+    run("score", "p.jsonl")
+    assert [call["margin"] for call in scored.calls] == [0.2, 0.1]
+    assert run("score", "p.jsonl", "--margin", "0").code == 2
+
+
 def test_a_gate_on_the_number_of_prompts_prints_a_count(run, scored):
     assert "gate n >= 9: 4, FAILED" in run("score", "p.jsonl", "--min-n", "9").out
 

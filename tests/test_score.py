@@ -185,6 +185,22 @@ def test_words_of_certainty_need_an_interval(ref):
     assert "the prompts belong" not in s.verdict
 
 
+def test_the_margin_is_the_users(ref):
+    """The same set, the same numbers: what is near enough decides the verdict."""
+    some = texts(200, 31)
+    wide, narrow = (scoring.score(some, ref, draws=199, margin=m) for m in (0.5, 0.005))
+    assert (wide.excess, wide.p_value, wide.intervals) == (narrow.excess, narrow.p_value, narrow.intervals)
+    assert wide.verdict_code == "yes"
+    assert narrow.verdict_code != "yes"
+    assert (wide.equivalence["margin"], narrow.equivalence["margin"]) == (0.5, 0.005)
+    assert wide.equivalence["p_value"] < narrow.equivalence["p_value"]
+    assert "within 0.50 of the mix" in wide.advice
+    assert "within 0.005 of the mix" in narrow.advice or narrow.advice.startswith("whether")
+    for wrong in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(UsageError, match="margin is"):
+            scoring.score(some, ref, margin=wrong)
+
+
 def test_equivalence_and_advice(good, bad, ref):
     assert good.equivalence["margin"] == 0.10
     assert good.equivalence["p_value"] < 0.025  # one side of a 95 % interval: what a yes asks of the distance
