@@ -74,8 +74,8 @@ def over_ray(
                     break
                 try:
                     (done,), _ = ray.wait(list(busy), num_returns=1)
-                except SystemError as error:  # what the handler of a signal raised, wrapped on its way through Ray
-                    raise error.__cause__ or error from None
+                except SystemError as wrapped:  # what the handler of a signal raised, on its way through Ray
+                    raise wrapped.__cause__ or wrapped from None
                 key = busy.pop(done)
                 try:
                     error, outcome = ray.get(done)
