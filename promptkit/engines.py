@@ -40,7 +40,7 @@ def engine(name: str | Each) -> Each:
     """Return what runs tasks, by name or as it is. Raises UsageError where it is not known, or not installed."""
     found: Each = resolve("engines", name, ENGINES)
     if found is over_ray and find_spec("ray") is None:
-        raise UsageError("engine ray: Ray is not installed", hint="pip install 'promptkit[ray]', or leave --engine out")
+        raise UsageError("engine ray: Ray is not installed", hint="pip install 'ray>=2.52', or leave --engine out")
     return found
 
 

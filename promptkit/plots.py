@@ -7,7 +7,7 @@
     plots.lengths(reference, pack)    tokens of openings and of responses
 
 Each function draws into `ax`, a new figure where none is given, and returns the axes. Needs matplotlib
-(`pip install "promptkit[plots]"`), which is imported when the first figure is drawn. Texts are drawn as they are: no
+(`pip install "matplotlib>=3.8"`), which is imported when the first figure is drawn. Texts are drawn as they are: no
 `$` of a prompt is read as a formula.
 """
 
@@ -134,7 +134,7 @@ def _axes(ax: Axes | None, height: float = 3.5) -> Axes:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise UsageError("plots need matplotlib", hint="pip install 'promptkit[plots]'") from None
+        raise UsageError("plots need matplotlib", hint="pip install 'matplotlib>=3.8'") from None
     return plt.subplots(figsize=(7, height), layout="constrained")[1]
 
 

@@ -91,7 +91,7 @@ def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) 
     """Dead links, dead anchors and pages outside of the menu are warnings, and warnings are errors."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         if find_spec(package) is None:
-            pytest.skip(f"no {package}: pip install 'promptkit[docs]'")
+            pytest.skip(f"no {package}: pip install '.[docs]'")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},

@@ -213,7 +213,7 @@ def test_without_ray_the_next_step_is_said(mix: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="Ray is not installed") as error:
         pipeline.build(mix, out=tmp_path / "out", engine="ray")
-    assert "promptkit[ray]" in error.value.hint
+    assert "ray>=2.52" in error.value.hint
     assert not (tmp_path / "out").exists()
 
 

@@ -87,7 +87,7 @@ def test_texts_in_tables_are_inert(essays: Any) -> None:
 
 @pytest.fixture
 def plots() -> Any:
-    matplotlib = pytest.importorskip("matplotlib", reason="no matplotlib: pip install 'promptkit[plots]'")
+    matplotlib = pytest.importorskip("matplotlib", reason="no matplotlib: pip install '.[plots]'")
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -178,7 +178,7 @@ def test_directions_are_those_of_a_textbook_pca(reference: Any) -> None:
 
 def test_the_example_notebook_runs_and_is_kept_without_outputs(tmp_path: Path) -> None:
     """Its code cells, one after the other, as a kernel would run them; the last value of each is shown."""
-    pytest.importorskip("matplotlib", reason="no matplotlib: pip install 'promptkit[plots]'")
+    pytest.importorskip("matplotlib", reason="no matplotlib: pip install '.[plots]'")
     notebook = json.loads((EXAMPLES / "look_at_a_score.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     assert all(c.get("outputs", []) == [] for c in notebook["cells"])

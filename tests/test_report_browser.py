@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from score_example import HOSTILE, TEXTS, score_json
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'promptkit[test]'")
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install '.[test]'")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import EXAMPLES, ROOT, Command
 from score_example import score_json
 
-jsonschema = pytest.importorskip("jsonschema", reason="no jsonschema: pip install 'promptkit[test]'")
+jsonschema = pytest.importorskip("jsonschema", reason="no jsonschema: pip install '.[test]'")
 SCHEMA = json.loads((ROOT / "docs/schema/promptkit.schema.json").read_text(encoding="utf-8"))
 
 
