@@ -319,7 +319,11 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=1000, help="fewer than the sources: a quick look")
     parser.add_argument("--cap", type=int, default=CAP, help="rows per source and domain")
     parser.add_argument("--write", action="store_true", help="write promptkit/domains.npz")
+    parser.add_argument("--searches", action="store_true", help="write promptkit/domain_searches.json and no more")
     args = parser.parse_args()
+    if args.searches:
+        dm.SEARCHES.write_text(dm.written(), encoding="utf-8")
+        return
     rows = featurise(load(args.data, args.cap))
     print(f"{len(rows.y)} rows of {len(set(rows.source))} sources")
     report(rows, rows.S @ dm.rules(), rows.full, "written rules alone")

@@ -226,6 +226,16 @@ def test_ruling_a_pattern_out_never_loses_a_match() -> None:
 def test_needed_strings_are_read_from_the_pattern() -> None:
     assert needed(r"\b(?:write|draft) (?:an? )?e-?mail") == [("draft", "write"), ("mail",)]
     assert needed(r"\d+ (?:cats)?") == []
+
+
+def test_stored_searches_are_of_the_patterns_as_they_are(tmp_path, monkeypatch):
+    assert json.loads(domains.SEARCHES.read_text(encoding="utf-8")) == json.loads(domains.written()), (
+        "write them anew: python -m benchmarks.train_domains --searches"
+    )
+    other = tmp_path / "searches.json"
+    other.write_text(json.dumps({"of": "other patterns", "searches": []}))
+    monkeypatch.setattr(domains, "SEARCHES", other)
+    assert domains._stored() == domains._SEARCHES  # of other patterns: read anew, not believed
     assert alternatives(r"a|b(c|d)|[|]e|\|f") == ["a", "b(c|d)", "[|]e", r"\|f"]
     assert alternatives(r"\b(?:a|b(?:c|d))\b") == [r"\ba\b", r"\bb(?:c|d)\b"]
     assert alternatives(r"(?:a|b)(?:c|d)") == ["(?:a|b)(?:c|d)"]
