@@ -18,7 +18,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,40 @@ class Row:
     record: readers.Record
 
 
+class Rows(list[Row]):
+    """Rows on their way to another process: pickled as a few long arrays, where two or three a row cost ten times."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import numpy as np
+
+        records = [r.record for r in self]
+        arrays = []
+        for name in _ARRAYS:
+            found = [getattr(r, name) for r in records]
+            some = [a for a in found if a is not None]
+            lengths = np.array([-1 if a is None else len(a) for a in found], np.int64)
+            arrays.append((lengths, np.concatenate(some) if some else None))
+        rest = [tuple(getattr(r, name) for r in records) for name in _REST]
+        return _rows, (b"".join(r.priority for r in self), [r.shard for r in self], rest, arrays)
+
+
+def _rows(priorities: bytes, shards: list[int], rest: list[Any], arrays: list[Any]) -> list[Row]:
+    columns = dict(zip(_REST, rest, strict=True))
+    for name, (lengths, data) in zip(_ARRAYS, arrays, strict=True):
+        at, columns[name] = 0, []
+        for n in lengths.tolist():
+            # Copied: a view would keep all rows alive where one is kept.
+            columns[name].append(None if n < 0 else data[at : at + n].copy())
+            at += max(n, 0)
+    names = tuple(columns)
+    records = (readers.Record(**dict(zip(names, v, strict=True))) for v in zip(*columns.values(), strict=True))
+    return [Row(priorities[16 * k : 16 * k + 16], shards[k], record) for k, record in enumerate(records)]
+
+
+_ARRAYS = ("ids", "mask", "attention")
+_REST = tuple(f.name for f in fields(readers.Record) if f.name not in _ARRAYS)
+
+
 @dataclass
 class Summary:
     """What one unit amounts to. Merging two is adding counts and keeping the smaller priorities."""
@@ -76,6 +110,9 @@ class Summary:
     account: dict[int, readers.FileAccount] = field(default_factory=dict)  # shard index -> account
     sample: list[Row] = field(default_factory=list)
     bound: bytes | None = None  # the plan's, where rows may have been left out for it
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "sample": Rows(self.sample)}
 
     def merge(self, other: Summary, sample_size: int) -> bool:
         """Add `other` to this summary; the order of merging does not matter. Return whether the sample was cut."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from promptkit import readers, workers
-from promptkit.collect import Opened, Progress, Row, recover
+from promptkit.collect import Opened, Progress, Row, Rows, recover
 from promptkit.conversation import canonical, id_of, opening, response_text, uses_tools
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from promptkit.encoders import Ids
     from promptkit.tokenizers import Tokenizer
 
 
@@ -24,6 +25,7 @@ def frame_of(
     Columns: shard, row, id, source, messages and tools (canonical JSON), text (the opening), response_text,
     n_prompt_tokens (of the opening), n_response_tokens, n_supervised_tokens, n_turns, has_tools, truncated, language.
     """
+    import numpy as np
     import polars as pl
 
     ordered = sorted(rows, key=lambda r: (r.shard, r.record.row))
@@ -31,27 +33,33 @@ def frame_of(
     assert tokenizer is not None  # open_directory always finds or builds one
     columns: dict[str, list[Any]] = {name: [] for name in FRAME}
     n = 1 if len(ordered) < POOL_ROWS else processes or os.cpu_count() or 1
-    batches = (
-        ([(opened.shards[r.shard], r.record) for r in ordered[k : k + BATCH]],) for k in range(0, len(ordered), BATCH)
-    )
+    shards = {r.shard: opened.shards[r.shard] for r in ordered}
+    parts = (Rows(ordered[k : k + BATCH]) for k in range(0, len(ordered), BATCH))
+    batches = ((part, {r.shard: shards[r.shard] for r in part}) for part in parts)
     for found, ids, answer_ids in workers.in_order(_decode, batches, n, (opened.template, tokenizer)):
         for name, values in found.items():
             columns[name] += values
-        tokenizer.remember(found["text"], ids)
-        tokenizer.remember([t or "" for t in found["response_text"]], answer_ids)
+        for texts, encoded, lengths in (
+            (found["text"], ids, found["n_prompt_tokens"]),
+            ([t or "" for t in found["response_text"]], answer_ids, found["n_response_tokens"]),
+        ):
+            tokenizer.remember(texts, np.split(encoded, np.cumsum(lengths)[:-1]))
         if progress:
             progress("decode", len(columns["row"]), len(ordered))
     return pl.DataFrame(columns, schema=FRAME_SCHEMA())
 
 
 def _decode(
-    rows: list[tuple[readers.Shard, readers.Record]], template: str | None, tokenizer: Tokenizer
-) -> tuple[dict[str, list[Any]], list[Any], list[Any]]:
-    """Return the columns of some rows, and the ids of their openings and of their answers."""
+    rows: list[Row], shards: dict[int, readers.Shard], template: str | None, tokenizer: Tokenizer
+) -> tuple[dict[str, list[Any]], Ids, Ids]:
+    """Return the columns of some rows, and the ids of their openings and of their answers, all in one."""
+    import numpy as np
+
     from promptkit import languages
 
     columns: dict[str, list[Any]] = {name: [] for name in FRAME}
-    for shard, record in rows:
+    for row in rows:
+        shard, record = shards[row.shard], row.record
         conversation = recover(record, tokenizer, template)
         messages = conversation.messages
         answer = response_text(messages)
@@ -76,7 +84,7 @@ def _decode(
         for n, m in zip(columns["n_supervised_tokens"], columns["n_response_tokens"], strict=True)
     ]
     columns["language"] = languages.detect(columns["text"])
-    return columns, ids, answers
+    return columns, np.concatenate(ids), np.concatenate(answers)
 
 
 BATCH, POOL_ROWS = 256, 2000  # rows that a worker takes at once; with fewer in all, starting workers takes longer

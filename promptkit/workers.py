@@ -97,19 +97,36 @@ def _portable(error: BaseException) -> BaseException:
 
 
 def _send(file: IO[bytes], message: Any) -> None:
-    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    file.write(len(data).to_bytes(8, "little"))
-    file.write(data)
+    """Write a message: how many pieces, their lengths, a pickle, then the data of its arrays as it lies in memory."""
+    buffers: list[pickle.PickleBuffer] = []
+    pieces = [memoryview(pickle.dumps(message, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append))]
+    pieces += (b.raw() for b in buffers)
+    for number in (len(pieces), *map(len, pieces)):
+        file.write(number.to_bytes(8, "little"))
+    for piece in pieces:
+        file.write(piece)
     file.flush()
 
 
 def _receive(file: IO[bytes]) -> Any:
     """Return the next message, None where the other side is gone."""
-    head = file.read(8)
-    if len(head) < 8:
+    try:
+        lengths = [_number(file) for _ in range(_number(file))]
+        data, *buffers = [_exactly(file, n) for n in lengths]
+    except EOFError:
         return None
-    data = file.read(int.from_bytes(head, "little"))
-    return pickle.loads(data) if len(data) == int.from_bytes(head, "little") else None
+    return pickle.loads(data, buffers=buffers)
+
+
+def _number(file: IO[bytes]) -> int:
+    return int.from_bytes(_exactly(file, 8), "little")
+
+
+def _exactly(file: IO[bytes], n: int) -> bytes:
+    data = file.read(n)
+    if len(data) < n:
+        raise EOFError
+    return data
 
 
 # -------------------------------------------------------------------------------------- where it is started
