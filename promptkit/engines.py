@@ -128,7 +128,9 @@ def _do(
 
 @contextmanager
 def _connected(processes: int | None) -> Iterator[Any]:
-    address = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS", "").strip()
+    if address == "local":  # as Ray has it: one of this machine
+        address = ""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Its ports are open to the network. This is read when Ray is loaded, and Ray's own default from 2.59 on.
     if not address and "ray" not in sys.modules:
@@ -149,24 +151,59 @@ def _connected(processes: int | None) -> Iterator[Any]:
             _reach(ray, address, options)
             yield ray
         finally:
-            ray.shutdown()
+            _leave(ray)
 
 
-def _reach(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+def _reach(ray: Any, address: str, options: dict[str, Any]) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+        host, _, port = address.removeprefix("ray://").rpartition(":")
         if port.isdecimal():  # where nobody answers, Ray waits for many minutes and says nothing
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
         ray.init(**options)
-    except OSError as error:
+    except SystemExit as stopped:
+        if callable(handler):  # Ray's own was in its place
+            handler(signal.SIGTERM, None)
+        raise stopped
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        if not address:
+            raise ResourceError(
+                f"Ray cannot be started on this machine: {_first_line(error)}",
+                hint="TMPDIR must be a short path (30 characters) and HOME a folder, both writable; or --engine local",
+            ) from error
         raise ResourceError(
-            f"Ray at {address or 'this machine'} cannot be reached: {_first_line(error)}",
-            hint="set RAY_ADDRESS to a cluster that runs (see: ray status), or unset it for a Ray of this machine",
+            f"Ray at {address} cannot be reached: {_first_line(error)}",
+            hint="set RAY_ADDRESS to HOST:PORT of a cluster that runs (see: ray status), or unset it for a Ray of this "
+            "machine",
         ) from error
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # which ray.init replaces
+        _keep(handler)  # ray.init replaces it
+
+
+def _leave(ray: Any) -> None:
+    """Shut Ray down; SIGTERM stays with who had it.
+
+    Ray takes its handler of signals out on the way, which leaves none: SIGTERM would end this process at once, then and
+    later, with the folders and processes that it has.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        ray.shutdown()
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    leaving = threading.Thread(target=ray.shutdown)
+    leaving.start()
+    try:
+        while leaving.is_alive():
+            leaving.join(0.02)
+            _keep(handler)
+    finally:
+        leaving.join()
+        _keep(handler)
+
+
+def _keep(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
 
 
 def _first_line(error: BaseException) -> str:

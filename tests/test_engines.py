@@ -11,9 +11,12 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,6 +210,59 @@ def test_a_cluster_that_is_not_there_is_named(mix: Path, promptkit_command: Comm
     assert done.returncode == 6
     assert f"Ray at {address} cannot be reached" in done.stderr
     assert "RAY_ADDRESS" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://head:8265", " 127.0.0.1:1 "])
+def test_an_address_that_is_none_is_named(
+    mix: Path, monkeypatch: pytest.MonkeyPatch, promptkit_command: Command, address: str
+) -> None:
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    done = promptkit_command("inspect", mix, "--engine", "ray", env={**os.environ, "RAY_ADDRESS": address}, timeout=120)
+    assert done.returncode == 6, done.stderr
+    assert f"Ray at {address.strip()} cannot be reached" in done.stderr
+    assert "HOST:PORT" in done.stderr
+
+
+class Stop(BaseException):
+    """What a handler of SIGTERM raises, as the command's does."""
+
+
+@pytest.fixture
+def stops() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGTERM, stop)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_while_ray_starts_reaches_who_had_it(stops: None) -> None:
+    def init(**_: object) -> None:  # as ray.init
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Stop):
+        engines._reach(SimpleNamespace(init=init, exceptions=SimpleNamespace(RayError=ValueError)), "", {})
+
+
+AFTERWARDS = """
+import os, signal, sys, threading
+from promptkit import engines
+def stop(*_):
+    raise SystemExit(99)
+signal.signal(signal.SIGTERM, stop)
+assert list(engines.over_ray([], 1)) == []
+os.kill(os.getpid(), signal.SIGTERM)
+signal.pause()
+"""
+
+
+def test_a_signal_after_ray_has_left_reaches_who_had_it(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp"}
+    done = subprocess.run([sys.executable, "-c", AFTERWARDS], env=env, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 99, done.stderr
 
 
 def test_without_ray_the_next_step_is_said(mix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
