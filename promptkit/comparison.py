@@ -3,8 +3,9 @@
     rows of the mix, fitted | held out  ->  Mix  ->  draws of n held-out rows  ->  floor, p-values, what n can see
 
 Every row becomes one line of a table (random features of its vector, cluster, domain, -log typicality), and a set is
-the mean of its lines. A null draw is a mean of n lines too, so thousands of draws are one sparse product and no set
-is ever compared with another pair by pair.
+the mean of its lines. A null draw is a mean of n lines too, so thousands of draws are one sparse product. Most of a
+draw are held-out rows, and what they add depends on the mix and on n alone: it is kept, for the usual sizes with the
+reference, and only pairs with a candidate in them are left to sum.
 
 What is drawn from what: the *floor* (distance that chance alone makes) draws from held-out rows; the *test* draws from
 held-out rows and candidates together. That is a permutation test, exact for any statistic and any n. Drawing from the
@@ -16,9 +17,10 @@ Both draw units, not rows: see `inference.draw_units`.
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +41,9 @@ STATISTICS = ("mmd_1", "mmd_1/2", "mmd_1/4", "jensen_shannon", "fisher")
 FAMILIES = {"mix": STATISTICS[:4], "fidelity": STATISTICS[4:]}
 ALPHA = 0.05  # below this typicality a prompt does not belong; below this p-value a set is no draw of the mix
 N_FEATURES = 512  # columns per bandwidth: a whole orthogonal block for 256 dimensions, within 1-2 % of the exact MMD
-FLOOR_DRAWS = 499
+FLOOR_DRAWS, NULL_DRAWS = 499, 1999  # of the floor; in each of the three batches of the test
+KEPT_SIZES = 50, 100, 200  # of sets whose draws are stored with a reference
+MAX_PAIRS = 16  # candidates per draw up to which pairs with them are summed, and not whole lines: quicker
 MAX_COVERED, COVERED_SEED = 2000, 0  # held-out rows that coverage looks at
 MAX_NEAREST = 256  # of each such row's nearest others are kept: enough for the reach of sets of 6 and more
 POWER_SIZES = (10, 20, 50, 100, 200, 500)
@@ -106,6 +110,7 @@ class Mix:
         self.mean = np.asarray(learned["mean"]) if learned else self._mean()
         self._power = {int(row[0]): row[1:] for row in learned["power"]} if learned else {}
         self._kept: dict[str, tuple[Any, Any, Any]] = {}  # see `_once`
+        self._learned = learned or {}
         self._nearest = np.asarray(learned["nearest"]) if learned else None
         self._summarise()
         self.fitted_shares = np.bincount(fitted.clusters, fitted.weights, minlength=self.k)
@@ -120,7 +125,38 @@ class Mix:
         self.power(POWER_SIZES)
         power = np.array([[n, *self._power[n]] for n in POWER_SIZES])
         base = np.array([self.bandwidths2[0] / distances.BANDWIDTHS[0]])
-        return {"base": base, "mean": self.mean, "power": power, "nearest": self._nearest_of(self._covered[0])}
+        nearest = self._nearest_of(self._covered[0])
+        return {"base": base, "mean": self.mean, "power": power, "nearest": nearest, **self._learned_draws()}
+
+    def _learned_draws(self) -> dict[str, NDArray[Any]]:
+        """Return the floor, and `own` of the null, of sets of KEPT_SIZES, under hashes of the rows that were drawn.
+
+        So other draws (of another seed, or of a NumPy whose generator gives other numbers) never find them.
+        """
+        floors, owns = {}, {}
+        for n in KEPT_SIZES:
+            if self._by_pairs(weights := np.full(n, 1.0 / n)) and 2 * n <= self.n_units:
+                rng = np.random.default_rng([0, n])
+                key = self._floor_key(self.draw_held(n, FLOOR_DRAWS, np.random.default_rng([0, n]))[0])
+                floors[key] = self._chance(weights, rng).to_array()
+                null = self._draw_pairs(n, NULL_DRAWS, rng)
+                owns[_hash_of(null.rows)] = null.own
+        return {
+            "floor_of": np.array(list(floors), dtype=np.uint64),
+            "floor": np.array(list(floors.values())).reshape(len(floors), -1),
+            "own_of": np.array(list(owns), dtype=np.uint64),
+            "own": np.array(list(owns.values())).reshape(len(owns), -1, len(self.bandwidths2)),
+        }
+
+    def _find(self, name: str, key: int) -> NDArray[Any] | None:
+        """Return what was stored under a key by `_learned_draws`, if it was."""
+        if f"{name}_of" not in self._learned:
+            return None
+        at = np.flatnonzero(self._learned[f"{name}_of"] == np.uint64(key))
+        return np.asarray(self._learned[name][at[0]]) if len(at) else None
+
+    def _floor_key(self, rows: NDArray[np.int32]) -> int:
+        return _hash_of(rows, self.domain_shares)  # candidates may bring domains that the mix has not
 
     def _mean(self) -> Floats:
         mean = np.zeros(len(self.bandwidths2) * self.width)
@@ -163,16 +199,21 @@ class Mix:
 
         Rounded, so that sets that are the same in another order are ties and not a coin toss in the last bit.
         """
-        out = np.empty((len(means), len(STATISTICS)))
-        for i, m in enumerate(self._blocks(means)):
-            mu = self.mean[i * self.width : (i + 1) * self.width]
-            out[:, i] = ((m * m).sum(axis=1) - squares) / (1.0 - squares) + self.within[i] - 2.0 * (m @ mu)
-        P, q = self.shares_of(means)[0], self.fitted_shares
+        own = np.stack([(m * m).sum(axis=1) for m in self._blocks(means)], axis=1)
+        mu = self._blocks(self.mean[None])
+        cross = np.stack([m @ of_mix[0] for m, of_mix in zip(self._blocks(means), mu, strict=True)], axis=1)
+        return self._statistics(own, cross, self.shares_of(means)[0], means[:, -2], squares)
+
+    def _statistics(self, own: Floats, cross: Floats, P: Floats, odd: NDArray[Any], squares: float) -> Floats:
+        """Return `statistics` of means of which only products are known: with themselves and with the mix."""
+        out = np.empty((len(own), len(STATISTICS)))
+        out[:, :3] = (own - squares) / (1.0 - squares) + self.within - 2.0 * cross
+        q = self.fitted_shares
         half = 0.5 * (P + q)
         safe = np.where(half > 0, half, 1.0)
         bits = P * np.log2(np.where(P > 0, P, safe) / safe) + q * np.log2(np.where(q > 0, q, safe) / safe)
         out[:, 3] = 0.5 * bits.sum(axis=1)
-        out[:, 4] = means[:, -2]
+        out[:, 4] = odd
         return np.round(out, 6)
 
     def distance(self, means: NDArray[Any]) -> Floats:
@@ -211,6 +252,8 @@ class Mix:
 
     def _chance(self, weights: Floats, rng: np.random.Generator) -> Chance:
         rows, repeats = self.draw_held(len(weights), FLOOR_DRAWS, rng)
+        if self._by_pairs(weights) and (stored := self._find("floor", self._floor_key(rows))) is not None:
+            return Chance.from_array(stored)
         means = inference.weighted_means(rows, self.held_table, weights, rng=rng, device=self.device)
         squares = float(weights @ weights)
         distance = self.distance(means)
@@ -237,18 +280,101 @@ class Mix:
         """Return the calibrated p-values of the candidates, given as their table; three batches of `draws`."""
         squares = float(weights @ weights)
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
-        null = self._once(f"null of {draws}", rng, weights, lambda: self._draw_null(weights, draws, rng))
+        if self._by_pairs(weights):
+            pairs = self._once(f"pairs of {draws}", rng, weights, lambda: self._draw_pairs(len(weights), draws, rng))
+            values = self._of_pairs(pairs, table)
+        else:
+            lines = self._once(f"lines of {draws}", rng, weights, lambda: self._draw_lines(weights, draws, rng))
+            with _threads() as pool:
+                values = np.concatenate(list(pool.map(lambda x: self.statistics(x[0] + x[1] @ table, squares), lines)))
+        return inference.Ranking(np.split(values, 3), STATISTICS, FAMILIES).joint(observed)
 
-        def of_part(part: tuple[NDArray[np.float32], Any]) -> Floats:
-            # The candidates' part of a draw is small, and what the held-out rows add to it is the same for every set.
-            of_held, of_candidates = part
-            return self.statistics(of_held + of_candidates @ table, squares)
+    def _by_pairs(self, weights: Floats) -> bool:
+        """Return whether few candidates are in a draw, all with the same weight, so that summing pairs is quicker."""
+        n = len(weights)
+        few = n * n <= MAX_PAIRS * (len(self.held) + n)
+        return few and not self.weighted and self.device == "cpu" and bool(np.ptp(weights) == 0)
 
+    def _null_rows(self, n: int, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.int32]]:
+        """Yield the rows of three batches of draws in parts: held-out ones, and from len(held) on candidates."""
+        units = np.concatenate([self.held.units, self.held.units.max(initial=0) + 1 + np.arange(n)])
+        step = max(1, 2_000_000 // n)
+        for start in (s for _ in range(3) for s in range(0, draws, step)):
+            size = min(step, draws - start)
+            yield self.draw_held(n, size, rng)[0] if self.weighted else inference.draw_units(n, units, size, rng=rng)
+
+    def _draw_pairs(self, n: int, draws: int, rng: np.random.Generator) -> Drawn:
+        """Return the null draws and what held-out rows add to them, which the mix, n and the generator decide."""
+        rows = np.concatenate(list(self._null_rows(n, draws, rng)))
+        h, F = len(self.held), self.held_table
+        at = np.minimum(rows, h)  # behind the last row: nothing
+        own = self._find("own", _hash_of(rows))
+        if own is None:
+            own = self._own_of(rows)
+        lines = self._lines(F)
+        code = np.append(self.held.clusters, self.k)[at] + (self.k + 1) * np.arange(len(rows))[:, None]
+        counts = np.bincount(code.ravel(), minlength=len(rows) * (self.k + 1)).reshape(len(rows), -1)
+        sums = np.stack([np.append(column, 0.0)[at].sum(axis=1) for column in lines.T], axis=1)
+        return Drawn(rows, own, sums / n, counts[:, : self.k] / n)
+
+    def _lines(self, table: NDArray[np.float32]) -> Floats:
+        """Return (rows, 4): each row's product with the mean of the mix by bandwidth, and its -log typicality."""
+        mu = self.mean.astype(np.float32)
+        parts = [table[:, at : at + self.width] @ mu[at : at + self.width] for at in self._starts]
+        return np.stack([*parts, table[:, -2]], axis=1).astype(np.float64)
+
+    @property
+    def _starts(self) -> range:
+        return range(0, len(self.bandwidths2) * self.width, self.width)
+
+    def _own_of(self, rows: NDArray[np.int32]) -> Floats:
+        """Return (draws, bandwidths): the squared length of what held-out rows add to each mean."""
+        from scipy.sparse import csr_matrix
+
+        h, n = len(self.held), rows.shape[1]
+        out = np.empty((len(rows), len(self.bandwidths2)))
+        for start in range(0, len(rows), 2048):
+            part = rows[start : start + 2048]
+            held = part < h
+            ends = np.append(0, held.sum(axis=1).cumsum())
+            matrix = csr_matrix((np.full(ends[-1], 1.0 / n, np.float32), part[held], ends), shape=(len(part), h))
+            means = _product(matrix, self.held_table[:, : self._starts.stop])
+            out[start : start + 2048] = np.stack([(m * m).sum(axis=1) for m in self._blocks(means)], axis=1)
+        return out
+
+    def _of_pairs(self, null: Drawn, table: NDArray[np.float32]) -> Floats:
+        """Return the statistics of the null draws, with the candidates that are in them."""
+        n, h, D = len(table), len(self.held), len(null.rows)
+        draw, at = np.nonzero(null.rows >= h)
+        who = null.rows[draw, at] - h
+        sums = null.sums + np.stack([np.bincount(draw, c[who], minlength=D) / n for c in self._lines(table).T], axis=1)
+        cluster = table[:, self._starts.stop : self._starts.stop + self.k].argmax(axis=1)
+        shares = null.shares + np.bincount(draw * self.k + cluster[who], minlength=D * self.k).reshape(D, -1) / n
+        order = np.argsort(who, kind="stable")
+        draws_of = np.split(draw[order], np.searchsorted(who[order], np.arange(1, n)))
+
+        def of_some(start: int) -> list[NDArray[np.float32]]:
+            some = table[start : start + 32]
+            # Of a candidate and any row of the pool, by bandwidth; with a held-out row a pair counts twice. Four
+            # float32 are taken as one complex128: one look-up for all bandwidths.
+            pair = np.zeros((len(some), h + n, 4), dtype=np.float32)
+            for b, at in enumerate(self._starts):
+                columns = slice(at, at + self.width)
+                pair[:, :h, b] = 2.0 * (some[:, columns] @ self.held_table[:, columns].T)
+                pair[:, h:, b] = some[:, columns] @ table[:, columns].T
+            return [
+                line.ravel().take(null.rows[draws_of[i]].T).view(np.float32).sum(axis=0).reshape(-1, 4)
+                for i, line in enumerate(pair.view(np.complex128), start)
+            ]
+
+        own = null.own.copy()
         with _threads() as pool:
-            batches = list(pool.map(of_part, null))
-        return inference.Ranking(np.split(np.concatenate(batches), 3), STATISTICS, FAMILIES).joint(observed)
+            for start, found in zip(range(0, n, 32), pool.map(of_some, range(0, n, 32)), strict=True):
+                for i, part in enumerate(found, start):
+                    own[draws_of[i]] += part[:, : own.shape[1]].astype(np.float64) / n**2
+        return self._statistics(own, sums[:, :-1], shares, sums[:, -1], 1.0 / n)
 
-    def _draw_null(
+    def _draw_lines(
         self, weights: Floats, draws: int, rng: np.random.Generator
     ) -> list[tuple[NDArray[np.float32], Any]]:
         """Return the null draws in parts: what held-out rows add to each mean, and the weights of the candidates in it.
@@ -258,13 +384,10 @@ class Mix:
         from scipy.sparse import csr_matrix
 
         n, h = len(weights), len(self.held)
-        units = np.concatenate([self.held.units, self.held.units.max(initial=0) + 1 + np.arange(n)])
         equal = bool(np.ptp(weights) == 0)
         parts = []
-        step = max(1, 2_000_000 // n)
-        for start in (s for _ in range(3) for s in range(0, draws, step)):
-            size = min(step, draws - start)
-            rows = self.draw_held(n, size, rng)[0] if self.weighted else inference.draw_units(n, units, size, rng=rng)
+        for rows in self._null_rows(n, draws, rng):
+            size = len(rows)
             data = np.full(size * n, 1.0 / n, dtype=np.float32)
             if not equal:  # dealt to the rows of each line anew, since lines come sorted
                 data = rng.permuted(np.tile(weights, (size, 1)), axis=1).ravel().astype(np.float32)
@@ -465,3 +588,36 @@ class Chance:
     mix_overlap: Floats
     domain_overlap: Floats
     belong: Floats
+
+    def to_array(self) -> Floats:
+        """Return all of it as one array, from which `from_array` makes the same."""
+        return np.concatenate(
+            [self.distance, self.mix_overlap, self.domain_overlap, self.belong, np.array([self.excess2])]
+        )
+
+    @classmethod
+    def from_array(cls, values: Floats) -> Chance:
+        distance, mix_overlap, domain_overlap, belong = np.split(values[:-1], 4)
+        return cls(distance, float(values[-1]), mix_overlap, domain_overlap, belong)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Null draws of n rows, and what their held-out rows add.
+
+    rows : int32 (draws, n), candidates from len(held) on;  own : (draws, bandwidths) squared length of their part of
+    the mean;  sums : (draws, bandwidths + 1) its product with the mean of the mix, and -log typicality;  shares :
+    (draws, k) of clusters.
+    """
+
+    rows: NDArray[np.int32]
+    own: Floats
+    sums: Floats
+    shares: Floats
+
+
+def _hash_of(*arrays: NDArray[Any]) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return int.from_bytes(digest.digest(), "little")

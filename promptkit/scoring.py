@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptkit import gpu, inference, labellers, structure
-from promptkit.comparison import ALPHA, POWER_SIZES, Mix, Rows
+from promptkit.comparison import ALPHA, NULL_DRAWS, POWER_SIZES, Mix, Rows
 from promptkit.conversation import Prompt, opening, prompt_id
 from promptkit.distances import checked, total_variation
 from promptkit.errors import InputError, UsageError
@@ -148,7 +148,7 @@ def score(
     reference: Reference | str | Path,
     *,
     seed: int = 0,
-    draws: int = 1999,
+    draws: int = NULL_DRAWS,
     weight: str | None = None,
     margin: float = CLOSE,
     labeller: str | Labeller | None = None,

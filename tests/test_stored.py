@@ -67,7 +67,7 @@ def test_scores_are_the_same_with_and_without_what_is_stored(bare, stored, n, se
 def test_what_is_stored_is_what_would_be_learned(bare, stored):
     again = scoring.learn(bare).learned()
     loaded = reference.load_reference(stored).learned()
-    assert set(again) == set(loaded) == {"base", "mean", "power", "nearest"}
+    assert set(again) == set(loaded) == {"base", "mean", "power", "nearest", "floor_of", "floor", "own_of", "own"}
     assert all(np.array_equal(again[k], loaded[k], equal_nan=True) for k in again)
 
 
