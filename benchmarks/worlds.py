@@ -178,7 +178,9 @@ class Judge:
             cluster_shares=(self.shares[1], np.bincount(candidates.clusters, w, minlength=len(self.shares[1]))),
             influence=np.full(n, np.nan),
         )  # fmt: skip
-        scoring._distances(found, self.mix, candidates, order)
+        table = self.mix.table(candidates)
+        features = table[:, : self.mix.width]
+        scoring._distances(found, self.mix, features, w, order)
         scoring._overlaps(found, candidates, len(self.names), seed)
         rng = np.random.default_rng([seed, n])
         found.chance = self.mix.chance(w, rng)
@@ -187,9 +189,9 @@ class Judge:
         found.intervals["noise_floor"] = (float(low), float(high))
         share = float(w @ (candidates.typicality >= ALPHA))
         scoring._fidelity(found, share)
-        scoring._excess(found, self.mix, candidates, found.chance.excess2, share)
+        scoring._excess(found, self.mix, features, w, found.chance.excess2, share)
         if test:
-            found.joint = self.mix.test(self.mix.table(candidates), w, draws=draws, rng=rng)
+            found.joint = self.mix.test(table, w, draws=draws, rng=rng)
         in_fit = np.isin(seen.units[order], self.fitted_units)
         found.coverage, found.intervals["coverage"] = self.mix.coverage(candidates.X, rng, in_fit=in_fit)
         return found
