@@ -149,11 +149,14 @@ class SentenceTransformer:
         if self._model is None:
             import torch
             from sentence_transformers import SentenceTransformer as Model
+            from transformers.utils import logging as bars
 
             from promptkit import gpu, sentences
 
             torch.set_num_threads(self.threads)
             device = gpu.resolve(self.device)
+            shown = bars.is_progress_bar_enabled()
+            bars.disable_progress_bar()  # of its weights, on standard error, --quiet or not
             try:  # code that comes with a model is never run: trust_remote_code stays off
                 model = Model(self.name, device=device)
             except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -162,6 +165,9 @@ class SentenceTransformer:
                     f"embedder {self.name!r}: not loaded as a sentence-transformers model ({reason})",
                     hint='check the name or path, download it first when offline, or use embedder="lsa"',
                 ) from error
+            finally:
+                if shown:
+                    bars.enable_progress_bar()
             self._model = model.bfloat16() if device != "cpu" else model
             self._fast = sentences.Fast.of(model)
         return self._model

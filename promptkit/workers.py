@@ -176,8 +176,13 @@ class _Worker:
 
     def _tell(self, message: Any) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it died: its silence says so
+        try:
             _send(self.process.stdin, message)
+        except OSError:  # it died: its silence says so
+            pass
+        except ValueError:
+            if not self.process.stdin.closed:  # else `end` was quicker, as at Ctrl-C
+                raise
 
     def _listen(self) -> None:
         assert self.process.stdout is not None

@@ -163,3 +163,8 @@ def test_devices_that_are_not_there_are_refused():
     for device, message in (("cuda:99", "sees"), ("gpu", "unknown device 'gpu'")):
         with pytest.raises(UsageError, match=message):
             embedders.embedder("some/model", device=device).encode(["a"])
+
+
+def test_loading_a_model_prints_nothing(minilm: str, capfd: pytest.CaptureFixture[str]) -> None:
+    SentenceTransformer(minilm, device="cpu").encode(["sort a list"])
+    assert capfd.readouterr() == ("", "")  # not even with --quiet was there silence

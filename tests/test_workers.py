@@ -147,3 +147,9 @@ def test_arrays_come_whole_beside_the_rest() -> None:
     for name in ("a", "none", "b"):
         np.testing.assert_array_equal(found[name], given[name])
         assert found[name].dtype == given[name].dtype
+
+
+def test_a_task_for_a_worker_that_was_ended_meanwhile_is_dropped() -> None:
+    worker = workers._Worker()
+    worker.end()
+    worker._tell((None, double, (1,)))  # its thread comes late, as at Ctrl-C: no traceback
