@@ -156,7 +156,7 @@ class SentenceTransformer:
             torch.set_num_threads(self.threads)
             device = gpu.resolve(self.device)
             shown = bars.is_progress_bar_enabled()
-            bars.disable_progress_bar()  # of its weights, on standard error, --quiet or not
+            bars.disable_progress_bar()  # type: ignore[no-untyped-call]  # of its weights, on standard error, --quiet or not
             try:  # code that comes with a model is never run: trust_remote_code stays off
                 model = Model(self.name, device=device)
             except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -167,7 +167,7 @@ class SentenceTransformer:
                 ) from error
             finally:
                 if shown:
-                    bars.enable_progress_bar()
+                    bars.enable_progress_bar()  # type: ignore[no-untyped-call]
             self._model = model.bfloat16() if device != "cpu" else model
             self._fast = sentences.Fast.of(model)
         return self._model
