@@ -107,11 +107,15 @@ def parse_ranks(path: Path, data: bytes) -> dict[bytes, int]:
     if len(ranks) < len(tokens) or len(set(numbers)) < len(numbers):
         raise InputError(f"tokenizer file {path}: a token or a rank stands in it twice", hint="copy it again")
     if not 0 <= min(numbers) <= max(numbers) <= MAX_ID:
-        raise InputError(f"tokenizer file {path}: ranks from {min(numbers)} to {max(numbers)}, expected 0 to {MAX_ID}")
+        raise InputError(
+            f"tokenizer file {path}: ranks from {min(numbers)} to {max(numbers)}, expected 0 to {MAX_ID}",
+            hint="copy it again",
+        )
     return ranks
 
 
-_RANK_LINE = re.compile(rb"\s*|[A-Za-z0-9+/]+={0,2} \d+\s*")
+_DIGIT = r"[A-Za-z0-9+/]"  # of base64, four to three bytes
+_RANK_LINE = re.compile(rf"\s*|\s*(?=\S)(?:{_DIGIT}{{4}})*(?:{_DIGIT}{{2}}==|{_DIGIT}{{3}}=)?\s+\d+\s*".encode())
 
 
 if sys.version_info >= (3, 11):

@@ -550,3 +550,10 @@ def test_find_prefers_what_is_given_then_the_nearest_directory(tmp_path: Path) -
     assert find_tokenizer(root, ["near", "far"], None).name == "qwen"
     with pytest.raises(InputError, match="flattened"):
         find_tokenizer(root, ["near"], None)
+
+
+@pytest.mark.parametrize("line", [b"IQ 2", b"IQ= 2", b"I Q== 2", b" 2", b"IQ==", b"!Q== 2", b"IQ== x", b"=IQ= 2"])
+def test_the_line_of_a_rank_file_that_is_damaged_is_named(line: bytes) -> None:
+    data = b"\n".join([b"Ig==\t0", b"", b"  Iw==  1\r", line, b"JA== 3"])
+    with pytest.raises(InputError, match="line 4 is not base64 and a rank"):
+        parse_ranks(Path("tiktoken.model"), data)
