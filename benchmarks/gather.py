@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--sample-size", type=int, default=20_000)
     parser.add_argument("--only", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if min(options.shards, options.rows, options.sample_size) < 1:
+        parser.error("--shards, --rows and --sample-size are 1 or more")
     if options.only:
         print(json.dumps(gather(options.only)))
         return
@@ -98,7 +100,7 @@ def main() -> None:
         told = {"parts": len(files), "rows_in_parts": written, "mb": round(sum(f.stat().st_size for f in files) / 1e6)}
         # In a process of its own: peak memory is of gathering alone.
         command = [sys.executable, "-m", "benchmarks.gather", "--only", str(folder / "parts")]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         print(json.dumps(told | json.loads(done.stdout)))
 
 

@@ -42,8 +42,13 @@ def main() -> None:
     if options.one:
         print(json.dumps(build(options.one, options.processes)))
         return
+    sizes = options.rows.split(",")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        parser.error(f"--rows {options.rows}: whole numbers above 0, with commas between them")
+    if not options.dir.is_dir():
+        parser.error(f"--dir {options.dir}: no such directory")
     found = []
-    for rows in map(int, options.rows.split(",")):
+    for rows in map(int, sizes):
         with tempfile.TemporaryDirectory(prefix=".promptkit-scaling-", dir=options.dir.resolve().parent) as scratch:
             root = sized(options.dir, rows, Path(scratch) / "mix")
             command = [sys.executable, "-m", "benchmarks.scaling", "--dir", str(options.dir), "--one", str(root)]

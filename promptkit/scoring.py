@@ -848,10 +848,10 @@ def _advice(found: _Set) -> str | None:
     needed, excess, fidelity = found.equivalence["n_needed"], found.intervals["excess"], found.intervals["fidelity"]
     if excess[1] <= found.margin and fidelity[0] >= FAITHFUL:
         return f"{found.n} prompts are enough to call this set {within}"
-    if excess[0] > found.margin or fidelity[1] < FAITHFUL:
-        far = excess[0] > found.margin
-        why = f"its excess is above {margin}" if far else "too many of them do not belong"
-        return f"more prompts like these will not bring the set {within}: {why}"
+    if excess[0] > found.margin:
+        return f"more prompts like these will not bring the set {within}: its excess is above {margin}"
+    if fidelity[1] < FAITHFUL:  # the distance may be within the margin already
+        return "more prompts like these will not represent the mix: too many of them do not belong"
     if needed is None:
         return f"whether more prompts like these would bring the set {within} is open: it lies near that bound"
     return f"to call this set {within} takes about {max(needed, found.n + 1):,} prompts like these"

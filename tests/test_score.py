@@ -217,6 +217,12 @@ def test_equivalence_and_advice(good, bad, ref):
     )
 
 
+def test_foreign_prompts_are_no_matter_of_the_margin(ref):
+    wide = scoring.score(texts(20, 5, ("trivia", "translate")), ref, draws=99, margin=1.0)
+    assert wide.equivalence["p_value"] < 0.025
+    assert wide.advice == "more prompts like these will not represent the mix: too many of them do not belong"
+
+
 def test_shares_are_tested_all_at_once(good, ref):
     assert min(good.clusters["p_value"]) > 0.05
     shell = scoring.score(texts(60, 4, ("shell",)), ref, draws=99)
