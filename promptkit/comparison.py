@@ -280,19 +280,32 @@ class Mix:
         """Return the calibrated p-values of the candidates, given as their table; three batches of `draws`."""
         squares = float(weights @ weights)
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
-        if self._by_pairs(weights):
-            pairs = self._once(f"pairs of {draws}", rng, weights, lambda: self._draw_pairs(len(weights), draws, rng))
-            values = self._of_pairs(pairs, table)
+        null = self._null(weights, draws, rng)
+        if isinstance(null, Drawn):
+            values = self._of_pairs(null, table)
         else:
-            lines = self._once(f"lines of {draws}", rng, weights, lambda: self._draw_lines(weights, draws, rng))
             with _threads() as pool:
-                values = np.concatenate(list(pool.map(lambda x: self.statistics(x[0] + x[1] @ table, squares), lines)))
+                values = np.concatenate(list(pool.map(lambda x: self.statistics(x[0] + x[1] @ table, squares), null)))
         return inference.Ranking(np.split(values, 3), STATISTICS, FAMILIES).joint(observed)
+
+    def draw(self, weights: Floats, draws: int, rng: np.random.Generator) -> None:
+        """Make all draws that `chance` and then `test` of a set with these weights need, and keep them."""
+        self.chance(weights, rng)
+        self._null(weights, draws, rng)
+
+    def _null(
+        self, weights: Floats, draws: int, rng: np.random.Generator
+    ) -> Drawn | list[tuple[NDArray[np.float32], Any]]:
+        def make() -> Any:
+            pairs = self._by_pairs(weights)
+            return self._draw_pairs(len(weights), draws, rng) if pairs else self._draw_lines(weights, draws, rng)
+
+        return self._once(f"null of {draws}", rng, weights, make)  # type: ignore[no-any-return]
 
     def _by_pairs(self, weights: Floats) -> bool:
         """Return whether few candidates are in a draw, all with the same weight, so that summing pairs is quicker."""
-        n = len(weights)
-        few = n * n <= MAX_PAIRS * (len(self.held) + n)
+        n, pool = len(weights), len(self.held) + len(weights)
+        few = n * n <= MAX_PAIRS * pool and n * pool <= 4_000_000  # pairs that are in memory, 16 bytes each
         return few and not self.weighted and self.device == "cpu" and bool(np.ptp(weights) == 0)
 
     def _null_rows(self, n: int, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.int32]]:
@@ -353,25 +366,30 @@ class Mix:
         order = np.argsort(who, kind="stable")
         draws_of = np.split(draw[order], np.searchsorted(who[order], np.arange(1, n)))
 
-        def of_some(start: int) -> list[NDArray[np.float32]]:
-            some = table[start : start + 32]
-            # Of a candidate and any row of the pool, by bandwidth; with a held-out row a pair counts twice. Four
-            # float32 are taken as one complex128: one look-up for all bandwidths.
-            pair = np.zeros((len(some), h + n, 4), dtype=np.float32)
-            for b, at in enumerate(self._starts):
-                columns = slice(at, at + self.width)
-                pair[:, :h, b] = 2.0 * (some[:, columns] @ self.held_table[:, columns].T)
-                pair[:, h:, b] = some[:, columns] @ table[:, columns].T
-            return [
-                line.ravel().take(null.rows[draws_of[i]].T).view(np.float32).sum(axis=0).reshape(-1, 4)
-                for i, line in enumerate(pair.view(np.complex128), start)
-            ]
+        # Of a candidate and any row of the pool, by bandwidth; with a held-out row a pair counts twice. Four float32
+        # are taken as one complex128: one look-up for all bandwidths.
+        pair = np.zeros((n, h + n, 4), dtype=np.float32)
+        columns = [slice(at, at + self.width) for at in self._starts]
+        twice = 2.0 * table
+
+        def products(start: int) -> None:
+            rows = slice(start, min(start + 1024, h))
+            for b, some in enumerate(columns):
+                pair[:, rows, b] = twice[:, some] @ self.held_table[rows, some].T
+
+        def sums_of(start: int) -> list[NDArray[np.float32]]:
+            lines = pair[start : start + 32].view(np.complex128)[:, :, 0]
+            each = (line.take(null.rows[draws].T) for line, draws in zip(lines, draws_of[start:], strict=False))
+            return [of_draws.view(np.float32).sum(axis=0).reshape(-1, 4) for of_draws in each]
 
         own = null.own.copy()
         with _threads() as pool:
-            for start, found in zip(range(0, n, 32), pool.map(of_some, range(0, n, 32)), strict=True):
-                for i, part in enumerate(found, start):
-                    own[draws_of[i]] += part[:, : own.shape[1]].astype(np.float64) / n**2
+            list(pool.map(products, range(0, h, 1024)))
+            for b, some in enumerate(columns):
+                pair[:, h:, b] = table[:, some] @ table[:, some].T
+            found = [sums for part in pool.map(sums_of, range(0, n, 32)) for sums in part]
+        for draws, of_draws in zip(draws_of, found, strict=True):
+            own[draws] += of_draws[:, : own.shape[1]].astype(np.float64) / n**2
         return self._statistics(own, sums[:, :-1], shares, sums[:, -1], 1.0 / n)
 
     def _draw_lines(

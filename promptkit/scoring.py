@@ -214,13 +214,17 @@ def _score(
     weight: str,
     margin: float,
 ) -> Score:
+    from concurrent.futures import ThreadPoolExecutor
+
     n = len(prompts)
     reference.prefetch()
-    seen = _look(prompts, reference, label)
     weights = np.array([p.weight for p in prompts], dtype=np.float64)
     if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
         raise InputError("weights of candidates must be finite, not negative and not all zero")
     weights /= weights.sum()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_prepare, weights, reference, seed=seed, draws=draws, weight=weight)
+        seen = _look(prompts, reference, label)
     found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin)
 
     shares = _domain_table(found)
@@ -497,6 +501,18 @@ def _as_set(
     found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
     found.power = mix.power(sorted({*POWER_SIZES, n}))
     return found
+
+
+def _prepare(weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str) -> None:
+    """Make the mix and its draws, which need no prompt: products, beside the reading of the prompts, which is Python.
+
+    What is made is kept, and what is not (an error, prompts of a domain that the mix has not) is made where it is used.
+    """
+    n = len(weights)
+    if n == 1 or np.ptp(weights) or gpu.asked(reference.device) != "cpu" or not len(_split(reference)[1]):
+        return
+    rows, names, _ = _mix_rows(reference, weight, [])
+    _mix(reference, rows, names, weight, seed).draw(weights / weights.sum(), draws, np.random.default_rng([seed, n]))
 
 
 def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[Rows, list[str], Floats]:
