@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import heapq
 import itertools
 import os
 from collections import Counter
@@ -71,8 +70,6 @@ class Rows(list[Row]):
     """Rows on their way to another process: pickled as a few long arrays, where two or three a row cost ten times."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        import numpy as np
-
         records = [r.record for r in self]
         arrays = []
         for name in _ARRAYS:
@@ -92,8 +89,7 @@ def _rows(priorities: bytes, shards: list[int], rest: list[Any], arrays: list[An
             # Copied: a view would keep all rows alive where one is kept.
             columns[name].append(None if n < 0 else data[at : at + n].copy())
             at += max(n, 0)
-    names = tuple(columns)
-    records = (readers.Record(**dict(zip(names, v, strict=True))) for v in zip(*columns.values(), strict=True))
+    records = map(readers.Record, *(columns[f.name] for f in fields(readers.Record)))
     return [Row(priorities[16 * k : 16 * k + 16], shards[k], record) for k, record in enumerate(records)]
 
 
@@ -128,7 +124,7 @@ class Summary:
         """Cut the sample to its `sample_size` smallest priorities, once it is longer than that by more than `slack`."""
         if slack and len(self.sample) <= sample_size + slack:
             return False
-        self.sample = heapq.nsmallest(sample_size, self.sample, key=lambda r: r.priority)
+        self.sample = sorted(self.sample, key=lambda r: r.priority)[:sample_size]
         return True
 
 

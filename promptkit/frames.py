@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from promptkit import readers, workers
 from promptkit.collect import Opened, Progress, Row, Rows, recover
 from promptkit.conversation import canonical, id_of, opening, response_text, uses_tools
@@ -25,7 +27,6 @@ def frame_of(
     Columns: shard, row, id, source, messages and tools (canonical JSON), text (the opening), response_text,
     n_prompt_tokens (of the opening), n_response_tokens, n_supervised_tokens, n_turns, has_tools, truncated, language.
     """
-    import numpy as np
     import polars as pl
 
     ordered = sorted(rows, key=lambda r: (r.shard, r.record.row))
@@ -53,8 +54,6 @@ def _decode(
     rows: list[Row], shards: dict[int, readers.Shard], template: str | None, tokenizer: Tokenizer
 ) -> tuple[dict[str, list[Any]], Ids, Ids]:
     """Return the columns of some rows, and the ids of their openings and of their answers, all in one."""
-    import numpy as np
-
     from promptkit import languages
 
     columns: dict[str, list[Any]] = {name: [] for name in FRAME}
