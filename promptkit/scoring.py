@@ -34,6 +34,8 @@ from promptkit.errors import InputError, UsageError
 from promptkit.labellers import Labeller
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     import polars as pl
 
     from promptkit.comparison import Chance
@@ -224,7 +226,7 @@ def _score(
     weights /= weights.sum()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(_prepare, weights, reference, seed=seed, draws=draws, weight=weight)
-        seen = _look(prompts, reference, label)
+        seen = _look(prompts, reference, label, pool)
     found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin)
 
     shares = _domain_table(found)
@@ -361,11 +363,12 @@ class _Seen:
         return not np.isnan(self.typicality).any()
 
 
-def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -> _Seen:
+def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None, pool: ThreadPoolExecutor) -> _Seen:
     from promptkit import domains
     from promptkit.leakage import leaks
 
     texts = [opening(p.messages) for p in prompts]
+    leaked = pool.submit(leaks, texts, reference.words)  # look-ups, which in large part leave other threads free
     ids = reference.tokenizer.encode_batch(texts)
     X = checked(reference.embed(texts, ids=ids), "candidates")
     if X.shape != (len(texts), reference.X.shape[1]):
@@ -403,7 +406,7 @@ def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -
         cross_entropy=np.asarray(seen.cross_entropy, dtype=np.float64),
         nearest=np.asarray(seen.nearest),
         cosine=np.asarray(seen.nearest_cosine, dtype=np.float64),
-        leaks=leaks(texts, reference.words),
+        leaks=leaked.result(),
         response_typicality=response_typicality,
         response_bits=response_bits,
         shape=structure.shapes(prompts, [len(i) for i in ids]),
