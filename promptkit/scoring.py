@@ -34,8 +34,6 @@ from promptkit.errors import InputError, UsageError
 from promptkit.labellers import Labeller
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     import polars as pl
 
     from promptkit.comparison import Chance
@@ -226,7 +224,7 @@ def _score(
     weights /= weights.sum()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(_prepare, weights, reference, seed=seed, draws=draws, weight=weight)
-        seen = _look(prompts, reference, label, pool)
+        seen = _look(prompts, reference, label)
     found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin)
 
     shares = _domain_table(found)
@@ -363,12 +361,16 @@ class _Seen:
         return not np.isnan(self.typicality).any()
 
 
-def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None, pool: ThreadPoolExecutor) -> _Seen:
+def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -> _Seen:
+    from concurrent.futures import ThreadPoolExecutor
+
     from promptkit import domains
     from promptkit.leakage import leaks
 
     texts = [opening(p.messages) for p in prompts]
+    pool = ThreadPoolExecutor(1)
     leaked = pool.submit(leaks, texts, reference.words)  # look-ups, which in large part leave other threads free
+    pool.shutdown(wait=False)  # no more is asked of it
     ids = reference.tokenizer.encode_batch(texts)
     X = checked(reference.embed(texts, ids=ids), "candidates")
     if X.shape != (len(texts), reference.X.shape[1]):
