@@ -141,11 +141,13 @@ class Mix:
                 floors[key] = self._chance(weights, rng).to_array()
                 null = self._draw_pairs(n, NULL_DRAWS, rng)
                 owns[_hash_of(null.rows)] = null.own
+        if not floors:  # a mix too small for a set of any of these sizes
+            return {}
         return {
             "floor_of": np.array(list(floors), dtype=np.uint64),
-            "floor": np.array(list(floors.values())).reshape(len(floors), -1),
+            "floor": np.stack(list(floors.values())),
             "own_of": np.array(list(owns), dtype=np.uint64),
-            "own": np.array(list(owns.values())).reshape(len(owns), -1, len(self.bandwidths2)),
+            "own": np.stack(list(owns.values())),
         }
 
     def _find(self, name: str, key: int) -> NDArray[Any] | None:

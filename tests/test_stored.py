@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from promptkit import reference, scoring
+from promptkit import comparison, reference, scoring
 from promptkit.conversation import canonical, prompt_id
 from promptkit.tokenizers import load_tokenizer
 
@@ -20,11 +20,9 @@ def texts(n, seed):
     return [" ".join(rng.choice(WORDS, rng.integers(8, 30))) for _ in range(n)]
 
 
-@pytest.fixture(scope="module")
-def bare():
-    mix = texts(600, 5)
+def fitted(n):
+    mix = texts(n, 5)
     messages = [[{"role": "user", "content": t}, {"role": "assistant", "content": t[::-1]}] for t in mix]
-    n = len(mix)
     frame = pl.DataFrame(
         {
             "shard": ["a"] * n, "row": list(range(n)), "id": [prompt_id(m) for m in messages], "source": ["s"] * n,
@@ -36,6 +34,11 @@ def bare():
         schema_overrides={"tools": pl.String},
     )  # fmt: skip
     return reference.fit(frame, tokenizer=load_tokenizer("words"))
+
+
+@pytest.fixture(scope="module")
+def bare():
+    return fitted(600)
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +82,32 @@ def test_a_mix_without_held_out_rows_has_nothing_to_store(bare):
 
 FRAME = ("shard", "row", "id", "source", "text", "n_prompt_tokens", "n_response_tokens", "n_supervised_tokens",
          "n_turns", "has_tools", "truncated", "language")  # fmt: skip
+
+
+def test_stored_draws_are_found_and_change_nothing(bare, stored, monkeypatch):
+    """With the default draws a set of 50 finds its null in the reference, and it is what would be drawn.
+
+    Its floor it finds only where it has no domain that the mix has not; that one is drawn.
+    """
+    asked = []
+    find = comparison.Mix._find
+
+    def watched(self, name, key):
+        value = find(self, name, key)
+        asked.append((name, value is not None))
+        return value
+
+    def plain(r):
+        s = scoring.score(texts(50, 7), r)
+        return {k: v for k, v in s.to_json().items() if k != "reference"}, [s.null[k].tobytes() for k in sorted(s.null)]
+
+    drawn = plain(bare)
+    monkeypatch.setattr(comparison.Mix, "_find", watched)
+    assert plain(reference.load_reference(stored)) == drawn
+    assert ("own", True) in asked
+
+
+def test_a_mix_too_small_for_the_stored_sizes_is_learned_too():
+    learned = scoring.learn(fitted(110)).learned()
+    assert "mean" in learned
+    assert "own" not in learned
