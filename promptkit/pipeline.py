@@ -320,7 +320,7 @@ def build(
     root = gathered.root if gathered else os.fspath(root)  # type: ignore[arg-type]
     name = pack.check_name(name or pack.name_from(Path(root).resolve().name))
     # BLAS adds in another order on another number of threads, and the bytes would differ with it.
-    with writing.only_one(out), threadpool_limits(threads), workers.kept() as end_workers:
+    with writing.only_one(out), threadpool_limits(threads):
         if gathered:
             opened = gathered.opened
         else:
@@ -382,7 +382,6 @@ def build(
         labels, of_domains = built_in.of_rows(
             *(frame[name].to_list() for name in ("text", "messages", "tools")), processes=processes
         )
-        end_workers()  # what follows needs the memory
         with writing.temporary_beside(out / "build", directory=True) as room:
             # What was said and done is most of the bytes and seldom needed: it waits on the disk.
             apart = room / "conversations.arrow"

@@ -5,8 +5,7 @@
 
 A worker is this interpreter with one line of program, so that a script without `if __name__ == "__main__"` and a
 notebook are not run again in it. It says at what it works (`beat`); where nothing is heard for `timeout` seconds it is
-killed. A worker that is gone is replaced, and the caller decides what becomes of its task. Within `kept`, workers stay
-for the next `each`.
+killed. A worker that is gone is replaced, and the caller decides what becomes of its task.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -76,14 +74,11 @@ def serve() -> int:
             _last[:] = [None, 0.0]
             _send(_out, ("beat", None))
             try:
-                if sent is not None:
-                    setup = sent
-                    trim()  # of what was done for another caller
+                setup = setup if sent is None else sent
                 answer: tuple[Any, ...] = ("done", work(*arguments, *setup))
             except BaseException as error:
                 answer = ("raised", _portable(error), traceback.format_exc())
             _send(_out, answer)
-            del answer, arguments  # not kept while nothing is asked
     return 0
 
 
@@ -147,21 +142,16 @@ class _RemoteTraceback(Exception):
 class _Worker:
     """One process, a thread that listens to it, and the task it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: queue.SimpleQueue[tuple[_Worker, Any]], setup: tuple[Any, ...]) -> None:
         command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.key: Any = None
         self.at: Any = None
         self.since = time.monotonic()
-        self.started = self.stalled = self.gone = False
-        self._heard: _Heard = queue.SimpleQueue()
-        self._setup: tuple[Any, ...] | None = None
+        self.started = self.stalled = False
+        self._heard = heard
+        self._setup: tuple[Any, ...] | None = setup
         threading.Thread(target=self._listen, daemon=True).start()
-
-    def join(self, heard: _Heard, setup: tuple[Any, ...]) -> bool:
-        """Work for another `each` from now on; False where the process is gone, of which `heard` may not hear."""
-        self._heard, self._setup = heard, setup
-        return not self.gone
 
     def start(self, task: Task) -> None:
         self.key, work, arguments = task
@@ -191,7 +181,6 @@ class _Worker:
                 message = _receive(self.process.stdout)
             except Exception:  # half a message of a process that died
                 message = None
-            self.gone = message is None  # before it is told: see `join`
             self._heard.put((self, message))
             if message is None:
                 return
@@ -205,42 +194,6 @@ class _Worker:
                     pipe.close()
 
 
-_Heard = queue.SimpleQueue[tuple[_Worker, Any]]
-_spare: ContextVar[list[_Worker] | None] = ContextVar("spare", default=None)
-
-
-@contextlib.contextmanager
-def kept() -> Iterator[Callable[[], None]]:
-    """Keep workers without a task for the next `each`, until the end; what is yielded ends them when it is called.
-
-    A worker takes 0.3 to 0.5 processor seconds until it has imported what it needs.
-    """
-    spare: list[_Worker] = []
-
-    def end() -> None:
-        while spare:
-            spare.pop().end()
-
-    before = _spare.set(spare)
-    try:
-        yield end
-    finally:
-        _spare.reset(before)
-        end()
-
-
-def _hired(heard: _Heard, setup: tuple[Any, ...]) -> _Worker:
-    spare = _spare.get() or []
-    while spare:
-        worker = spare.pop()
-        if worker.join(heard, setup):
-            return worker
-        worker.end()
-    worker = _Worker()
-    worker.join(heard, setup)
-    return worker
-
-
 def each(
     tasks: Iterable[Task], processes: int | None, setup: tuple[Any, ...] = (), timeout: float = 600.0
 ) -> Iterator[tuple[Any, Any]]:
@@ -251,8 +204,7 @@ def each(
     """
     processes = processes or os.cpu_count() or 1
     waiting: Iterator[Task] | None = iter(tasks)
-    heard: _Heard = queue.SimpleQueue()
-    spare = _spare.get()
+    heard: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
     busy: list[_Worker] = []
     idle: list[_Worker] = []
     try:
@@ -262,7 +214,7 @@ def each(
                 if task is None:
                     waiting = None
                     break
-                worker = idle.pop() if idle else _hired(heard, setup)
+                worker = idle.pop() if idle else _Worker(heard, setup)
                 busy.append(worker)
                 worker.start(task)
             if not busy:
@@ -300,9 +252,6 @@ def each(
                     raise message[1] from _RemoteTraceback(message[2])
                 yield worker.key, message[1]
     finally:
-        if spare is not None and spare is _spare.get():  # else nobody would end them
-            spare += idle
-            idle = []
         for worker in (*busy, *idle):
             worker.end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -112,34 +113,6 @@ def test_a_script_without_a_main_guard_is_not_run_again(tmp_path: Path) -> None:
     assert done.stdout == "once\n[('k', 3)]\n", done.stderr
 
 
-def test_within_kept_workers_stay_for_the_next_who_asks_and_end_when_told() -> None:
-    with workers.kept() as end:
-        first = {pid for _, pid in each([(k, whose, ()) for k in range(4)], 2)}
-        assert dict(each([(k, double, (k,)) for k in range(4)], 2, (3,))) == {k: 3 * k for k in range(4)}
-        assert {pid for _, pid in each([(k, whose, ()) for k in range(4)], 2)} <= first
-        end()
-        for pid in first:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
-        second = {pid for _, pid in each([(0, whose, ())], 1)}
-        assert not second & first
-    with pytest.raises(ProcessLookupError):
-        os.kill(second.pop(), 0)
-
-
-def test_a_kept_worker_that_died_meanwhile_is_replaced_and_a_busy_one_is_not_kept() -> None:
-    with workers.kept():
-        ((_, pid),) = each([(0, whose, ())], 1)
-        os.kill(pid, signal.SIGKILL)
-        time.sleep(0.5)  # its pipe closes
-        assert all(isinstance(v, int) for v in dict(each([(k, whose, ()) for k in range(3)], 1)).values())
-        for _ in each([(0, whose, ()), (1, still, ())], 2):
-            break
-        start = time.monotonic()
-        assert list(each([(0, double, (1,))], 1, (2,))) == [(0, 2)]
-        assert time.monotonic() - start < 60
-
-
 def test_arrays_come_whole_beside_the_rest() -> None:
     given = {"a": np.arange(200_000), "none": np.zeros(0, np.int32), "text": "x", "b": np.ones((3, 4))[:, 1:]}
     ((_, found),) = each([(0, dict, (given,))], 1)
@@ -150,6 +123,6 @@ def test_arrays_come_whole_beside_the_rest() -> None:
 
 
 def test_a_task_for_a_worker_that_was_ended_meanwhile_is_dropped() -> None:
-    worker = workers._Worker()
+    worker = workers._Worker(queue.SimpleQueue(), ())
     worker.end()
     worker._tell((None, double, (1,)))  # its thread comes late, as at Ctrl-C: no traceback
