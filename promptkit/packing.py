@@ -138,6 +138,7 @@ def pack_rows(
         progress("score", 0, len(chosen))
     prompts = offer.prompts(chosen)
     score = scoring.score(prompts, reference, seed=seed)
+    reference.kept.clear()  # its draws: 60 MB
     labels = domains.label(
         offer.texts(chosen), messages=[p.messages for p in prompts], tools=[p.tools for p in prompts]
     )

@@ -414,7 +414,6 @@ def build(
                 label=label, by_source=domains, progress=progress,
             )  # fmt: skip
             opened.tokenizer.forget()
-            saved.kept.clear()
             workers.trim()
             if progress:
                 progress("write", 0, None)

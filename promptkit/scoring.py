@@ -571,7 +571,9 @@ def learn(reference: Reference) -> Reference:
     rows, names, _ = _mix_rows(reference, reference.weight, [])
     if not len(_split(reference)[1]) or not len(reference.X[0]):
         return reference
-    return reference.with_learned(_mix(reference, rows, names, reference.weight, 0).learned())
+    learned = _mix(reference, rows, names, reference.weight, 0).learned()
+    reference.kept.clear()  # the draws behind it: 100 MB that nobody needs while it is saved
+    return reference.with_learned(learned)
 
 
 def _split(reference: Reference) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
