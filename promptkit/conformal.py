@@ -306,7 +306,7 @@ class View:
 
 
 class _Stratum:
-    """The held-out rows by a code (of region, of domain); codes below 0 and those of few rows are none: p is NaN."""
+    """The held-out rows by a code (of domain; one for all); codes below 0 and those of few rows are none: p is NaN."""
 
     def __init__(self, odd: NDArray[np.float64], codes: NDArray[np.int64]) -> None:
         self.odd, self.codes = odd, codes

@@ -33,7 +33,7 @@ DEFINITIONS = {
     "mix overlap": "1 - total variation distance of the shares over the regions; beside it what random draws get.",
     "domain overlap": "The same over domains.",
     "p-value": "Chance that a random draw of the mix looks at least this odd, in proportions or in belonging.",
-    "typicality": "Of one prompt: share of held-out rows of the mix, or of its own region, that are at least as odd. "
+    "typicality": "Of one prompt: share of held-out rows of the mix that are at least as odd, each beside its domain. "
     "Uniform on [0, 1] for prompts of the mix; below 0.05 a prompt does not belong.",
     "closeness": "Mean cosine to the 10 nearest training rows, TF-IDF over all token ids of the target's tokenizer.",
     "cross-entropy": "Bits per token under a trigram model of the mix.",
