@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from promptkit.lexical import Ids
 
+    Spread = Callable[["SentenceTransformer", list[str]], tuple[NDArray[np.float32], str]]
+
 N_COMPONENTS = 256
 
 
@@ -116,31 +118,46 @@ class SentenceTransformer:
 
     device : "auto" (the GPU where torch sees one), "cpu", "cuda" or "cuda:N". A GPU computes in bfloat16.
     batch_tokens : of one batch, padding included; None leaves it to the device (`sentences.BATCH_TOKENS`).
+    spread : has copies of this model do it elsewhere: (model, texts) -> unit rows, and `embedded_on` of the copies.
     """
 
-    def __init__(self, name: str, *, device: str = "auto", batch_tokens: int | None = None, threads: int = 1) -> None:
+    def __init__(
+        self, name: str, *, device: str = "auto", batch_tokens: int | None = None, threads: int = 1,
+        spread: Spread | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.device = device
         self.batch_tokens = batch_tokens
         self.threads = threads
+        self._spread = spread
+        self._spread_on = ""
         self._model: Any = None
         self._fast: Any = None
 
     def encode(self, texts: list[str], /) -> NDArray[np.float32]:
         """Return unit rows (n, d): `sentences.Fast` where that gives the model's own vectors, else its own `encode`."""
+        if self._spread is not None:
+            X, self._spread_on = self._spread(self, texts)
+            return X
         model = self._load()
         if self._fast is not None:
             return unit_rows(self._fast.encode(texts, batch_tokens=self.batch_tokens))
-        # Longest first, so that a batch is padded little.
-        order = sorted(range(len(texts)), key=lambda i: (-len(texts[i]), i))
-        found = np.asarray(model.encode([texts[i] for i in order], batch_size=32, show_progress_bar=False))
-        X = np.empty((len(texts), found.shape[1] if found.ndim == 2 else 0), dtype=np.float32)
-        X[order] = found
+        from promptkit import sentences
+
+        found = [
+            (rows, np.asarray(model.encode([texts[i] for i in rows], batch_size=32, show_progress_bar=False)))
+            for rows in sentences.chunks(texts)
+        ]
+        X = np.empty((len(texts), found[0][1].shape[1] if found else 0), dtype=np.float32)
+        for rows, vectors in found:
+            X[rows] = vectors
         return unit_rows(X)
 
     @property
     def embedded_on(self) -> str:
         """The device and precision of its vectors, as a reference notes them: "cpu float32", "cuda bfloat16"."""
+        if self._spread_on:
+            return self._spread_on
         model = self._load()
         kinds = {str(p.dtype).removeprefix("torch.") for p in model.parameters()} or {"float32"}
         return f"{model.device.type} {' '.join(sorted(kinds))}"
@@ -176,10 +193,10 @@ class SentenceTransformer:
 EMBEDDERS: dict[str, type[Lsa]] = {"lsa": Lsa}
 
 
-def embedder(name: Any, *, device: str = "auto", threads: int = 1) -> Any:
+def embedder(name: Any, *, device: str = "auto", threads: int = 1, spread: Spread | None = None) -> Any:
     """Return the embedder that `name` stands for: the `Lsa` class, a model by name or path, or the object itself.
 
-    `device` and `threads` are those of a `SentenceTransformer`.
+    `device`, `threads` and `spread` are those of a `SentenceTransformer`.
     """
     if not isinstance(name, str):
         if not callable(getattr(name, "encode", None)):
@@ -199,7 +216,7 @@ def embedder(name: Any, *, device: str = "auto", threads: int = 1) -> Any:
         from promptkit.registry import suggest
 
         raise UsageError(f"unknown embedder {name!r}", hint=suggest(name, [*EMBEDDERS, *plugins]) + ", or a model path")
-    return SentenceTransformer(name, device=device, threads=threads)
+    return SentenceTransformer(name, device=device, threads=threads, spread=spread)
 
 
 def identity(model: Any) -> str:

@@ -270,7 +270,8 @@ def build(
     `keep_personal_data`. `licences` maps a source to the SPDX expression of its rows; `redistributable` takes rows that
     may not be shared out of the pack and says beside it which. `labeller` (a callable, or "module:callable" to import)
     says what domain a row is instead of promptkit, and `domains` maps a source to the domain of all its rows, which
-    wins (`labellers`). `device` is where an embedding model runs, as in `reference.fit`. `parts` is a folder that keeps
+    wins (`labellers`). `device` is where an embedding model runs, as in `reference.fit`; over Ray it runs in actors of
+    the cluster. `parts` is a folder that keeps
     what was read of each shard, so that a build that was stopped goes on where it was; `root` may be what
     `parts.gather` found there instead (`merge`). Everything is written beside its target and renamed at the end: a
     build that fails leaves what was there before.
@@ -392,7 +393,7 @@ def build(
                 frame, tokenizer=opened.tokenizer, counts=counts, recipe=recipe, template=opened.template,
                 embedder=embedder, weight=weight, seed=seed, label=label or labels, by_source=domains,
                 masses=of_domains, conversations=lambda: reference.map_arrow(apart), device=device, threads=threads,
-                progress=progress,
+                spread=engines.spread(engine, processes), progress=progress,
             )  # fmt: skip
             by_domain = {row["source"]: row for row in fitted.sources.to_dicts()}
             for s in sources:

