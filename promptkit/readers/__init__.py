@@ -103,7 +103,7 @@ def with_hints(limits: Limits | None, *, dtype: str | None = None, fields: Mappi
 
 def read(root: Path | str, shard: Shard, *, limits: Limits | None = None) -> Iterator[Record | Fault]:
     """Yield the rows of one shard in order, each as a Record or a Fault; `Fault.row` None is the rest of the file."""
-    path = locate(Path(root), shard.path)
+    path = locate(root if isinstance(root, Path) else Path(root), shard.path)
     limits = limits or Limits()
     try:
         try:

@@ -39,7 +39,7 @@ def _integers(value: Any, key: str) -> NDArray[np.int64]:
             ids = np.frombuffer(array("q", value), np.int64) if value else np.zeros(0, np.int64)
         except (TypeError, OverflowError):
             raise BadRow(f"{key} holds {_kinds(set(map(type, value)), value)}, expected integers") from None
-        if len(ids) and ids.min() < 2 and bool in set(map(type, value)):
+        if len(ids) and np.minimum.reduce(ids) < 2 and bool in set(map(type, value)):
             raise BadRow(f"{key} holds booleans, expected integers")
         return ids
     if not isinstance(value, np.ndarray):
@@ -96,9 +96,9 @@ def zero_one(value: Any, key: str, n: int) -> NDArray[np.bool_]:
         value = value[0]
     if isinstance(value, list):
         try:  # the common case, several times faster than what follows
-            packed = np.frombuffer(bytes(value), np.uint8)
-            if len(packed) == n and (not n or packed.max() < 2):
-                return packed.view(np.bool_)
+            packed = bytes(value)
+            if len(packed) == n and not packed.translate(None, b"\0\1"):
+                return np.frombuffer(packed, np.bool_)
         except (TypeError, ValueError):
             pass
         if set(map(type, value)) - {int, bool, float}:
@@ -113,7 +113,8 @@ def zero_one(value: Any, key: str, n: int) -> NDArray[np.bool_]:
     _same_length(len(values), key, n)
     if values.dtype == np.bool_:
         return values
-    if values.dtype.kind in "iu" and int(np.bitwise_or.reduce(values, initial=0)) in (0, 1):
+    # as unsigned numbers, negative ones are large
+    if values.dtype.kind in "iu" and values.dtype.isnative and values.view(f"u{values.itemsize}").max(initial=0) < 2:
         return values.astype(np.bool_)
     mask: NDArray[np.bool_] = values == 1
     if values.dtype.kind not in "iuf" or not bool(np.all(mask | (values == 0))):

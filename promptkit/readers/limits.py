@@ -42,16 +42,19 @@ def packing(head: bytes) -> str | None:
     return None
 
 
-def plain_chunks(path: Path, limits: Limits) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file. Raises BadFile where the packed data is cut, damaged or a bomb."""
+def plain_chunks(path: Path, limits: Limits, *, chunk: int = CHUNK) -> Iterator[bytes]:
+    """Yield the unpacked bytes of a file. Raises BadFile where the packed data is cut, damaged or a bomb.
+
+    Who needs a beginning alone asks for small chunks: bytes read at a time, and at most given out at a time.
+    """
     with open(path, "rb", buffering=0) as file:
-        chunks: Iterator[bytes] = iter(lambda: file.read(CHUNK), b"")
+        chunks: Iterator[bytes] = iter(lambda: file.read(chunk), b"")
         for _ in range(2):
             head, chunks = peek(chunks, 6)
             kind = packing(head)
             if kind is None:
                 break
-            chunks = unpack(kind, chunks, limits)
+            chunks = unpack(kind, chunks, limits, chunk=chunk)
         yield from chunks
 
 
@@ -71,18 +74,17 @@ def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def unpack(kind: str, chunks: Iterable[bytes], limits: Limits) -> Iterator[bytes]:
+def unpack(kind: str, chunks: Iterable[bytes], limits: Limits, *, chunk: int = CHUNK) -> Iterator[bytes]:
     """Yield what `chunks`, packed as `kind`, unpack to; members and frames that follow each other are one stream."""
     taken = given = 0
     machine: Any = None
-    for chunk in chunks:
-        data = chunk
+    for data in chunks:
         while data or (machine is not None and not machine.eof and not machine.needs_input):
             if machine is None:
                 if kind in ("gz", "xz") and not data.strip(b"\0"):  # tapes and xz pad with zeros
                     data = b""
                     continue
-                machine = _machine(kind)
+                machine = _machine(kind, chunk)
             try:
                 out = machine.feed(data)
             except Exception as error:
@@ -108,14 +110,15 @@ def unpack(kind: str, chunks: Iterable[bytes], limits: Limits) -> Iterator[bytes
 NAMES = {"gz": "gzip", "zst": "zstd", "xz": "xz", "bz2": "bzip2"}
 
 
-def _machine(kind: str) -> Any:
-    return _Zstd() if kind == "zst" else _Bounded(kind)
+def _machine(kind: str, chunk: int) -> Any:
+    return _Zstd() if kind == "zst" else _Bounded(kind, chunk)
 
 
 class _Bounded:
-    """zlib, bz2 and lzma in one shape: at most CHUNK bytes out for each `feed`, `unused` is what follows the end."""
+    """zlib, bz2 and lzma in one shape: at most `chunk` bytes out for each `feed`, `unused` is what follows the end."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, chunk: int) -> None:
+        self._chunk = chunk
         self._zlib = zlib.decompressobj(31) if kind == "gz" else None
         self._other: Any = None
         if kind == "bz2":
@@ -128,12 +131,12 @@ class _Bounded:
 
     def feed(self, data: bytes) -> bytes:
         if self._zlib is not None:
-            out = self._zlib.decompress(self._zlib.unconsumed_tail + data, CHUNK)
+            out = self._zlib.decompress(self._zlib.unconsumed_tail + data, self._chunk)
             self.eof = self._zlib.eof
             self.unused = self._zlib.unused_data
-            self.needs_input = not self._zlib.unconsumed_tail and len(out) < CHUNK
+            self.needs_input = not self._zlib.unconsumed_tail and len(out) < self._chunk
         else:
-            out = self._other.decompress(data, CHUNK)
+            out = self._other.decompress(data, self._chunk)
             self.eof = self._other.eof
             self.unused = self._other.unused_data
             self.needs_input = self._other.needs_input

@@ -19,7 +19,7 @@ from promptkit.readers.npy import Array, one, open_array, rows
 from promptkit.readers.records import BadFile, BadRow, Fault, Limits, NoSamples, Record
 from promptkit.readers.streams import Stream
 from promptkit.readers.tables import not_samples
-from promptkit.readers.torch_zip import check_apart
+from promptkit.readers.zip_directory import check_apart
 
 MAX_ENTRIES = 10_000
 

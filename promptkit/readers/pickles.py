@@ -29,7 +29,7 @@ LONG = 256  # bytes
 DEEP = 1 << 22  # entries of the stack or of the memo
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost a microsecond each
 class Storage:
     """One block of numbers: its numpy dtype without byte order ("" where it is never read), name and length."""
 
@@ -38,7 +38,7 @@ class Storage:
     numel: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TensorRef:
     """A view of a storage: offset, sizes and strides in elements."""
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from promptkit.readers.fields import NAMES, SAMPLE, TEXTS, TOKENS, filled, first, mapped, some_keys
+from promptkit.readers.fields import NAMES, PLACES, SAMPLE, TEXTS, TOKENS, filled, first, mapped, some_keys
 from promptkit.readers.ids import attention_of, ids_of, mask_of, packed_at
 from promptkit.readers.messages import messages_of, tools_of
 from promptkit.readers.records import BadRow, EmptyRow, Limits, Record
@@ -31,11 +31,15 @@ def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterab
     if fields.get("status") in ("error", "skipped") and ("error" in fields or "data" in fields):
         raise EmptyRow(f"status {fields['status']}: the answer was never generated")
     ids = ids_of(fields)
-    mask = None if ids is None else mask_of(fields, len(ids))
-    attention = None if ids is None else attention_of(fields, len(ids), mask)
-    starts = () if ids is None else packed_at(fields, ids, limits.hints.begins)
-    if starts:
-        remarks.append("cut out of a packed row")
+    mask = attention = None
+    starts: tuple[int, ...] = ()
+    if ids is not None:
+        mask = mask_of(fields, len(ids))
+        if not PLACES.isdisjoint(fields):
+            attention = attention_of(fields, len(ids), mask)
+            starts = packed_at(fields, ids, limits.hints.begins)
+            if starts:
+                remarks.append("cut out of a packed row")
     if ids is not None and TOKENS.issuperset(fields):  # there is nothing else in the row
         _check_size(9 * len(ids), limits)
         return Record(row, ids, mask, attention, marks=tuple(remarks), starts=starts)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from promptkit.readers import pickle_shapes
 from promptkit.readers.fields import wanted
 from promptkit.readers.limits import plain_chunks
 from promptkit.readers.pickles import Machine, TensorRef
@@ -27,14 +28,18 @@ class _Surprise(Exception):
 
 
 EARLY = 32 << 20  # inflate at most this much before giving up on the short way
+EARLY_CHUNK = 1 << 15  # at a time: a row of 1,000 ids and its mask stand in the first 17 KB
 
 
 def read_packed(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the row of a packed torch file, inflating no more of it than holds its ids and mask."""
     try:
-        early = _Early(plain_chunks(path, limits))
+        early = _Early(plain_chunks(path, limits, chunk=EARLY_CHUNK))
         machine = Machine(early.pickle())
-        root = machine.run()
+        root = pickle_shapes.recall(machine.data, wanted(limits.hints))
+        if root is None:
+            root = machine.run()
+            pickle_shapes.learn(machine)
         if isinstance(root, list):
             raise _Surprise
         item = only(root, limits.hints)

@@ -25,6 +25,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from promptkit.readers import pickle_shapes, zip_directory
 from promptkit.readers.fields import NO_HINTS, is_sample, wanted
 from promptkit.readers.limits import ModestReads
 from promptkit.readers.pickles import Machine, TensorRef
@@ -32,6 +33,7 @@ from promptkit.readers.records import BadFile, BadRow, Fault, Hints, Limits, NoS
 from promptkit.readers.schemas import to_record
 from promptkit.readers.tables import not_samples
 from promptkit.readers.values import clean
+from promptkit.readers.zip_directory import Entry
 
 MAPPED = 256 << 20
 PADDING = 128  # torch aligns its storages to 64 bytes
@@ -40,15 +42,18 @@ Storages = Callable[[str, int, int], "bytes | memoryview"]  # (key, first byte, 
 
 def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
     """Yield the rows of one torch file."""
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file:
         yield from read_file(file, limits)
 
 
 def read_file(file: IO[bytes], limits: Limits) -> Iterator[Record | Fault]:
     archive = _Archive(file)
     machine = Machine(archive.pickle())
-    for row, item in enumerate(machine):
-        yield to_row(row, item, machine, archive.read, archive.order, limits)
+    machine.root = pickle_shapes.recall(machine.data, wanted(limits.hints))
+    if machine.root is None:
+        for row, item in enumerate(machine):
+            yield to_row(row, item, machine, archive.read, archive.order, limits)
+        pickle_shapes.learn(machine)
     if not isinstance(machine.root, list):
         yield to_row(0, only(machine.root, limits.hints), machine, archive.read, archive.order, limits)
 
@@ -134,7 +139,7 @@ class _Archive:
         self._file = file
         self._size = file.seek(0, 2)
         try:
-            entries = zipfile.ZipFile(ModestReads(file)).infolist()
+            entries = zip_directory.entries(file, self._size) or zipfile.ZipFile(ModestReads(file)).infolist()
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
             raise BadFile("truncated or damaged torch file: no ZIP directory at its end") from error
         pickles = [e for e in entries if e.filename.endswith("/data.pkl") or e.filename == "data.pkl"]
@@ -144,7 +149,7 @@ class _Archive:
         self._entries = {e.filename: e for e in entries}
         if len(self._entries) != len(entries):
             raise BadFile("damaged torch file: two entries of its ZIP have one name")
-        check_apart(entries)
+        zip_directory.check_apart(entries)
         order = self._whole("byteorder") if self._root + "byteorder" in self._entries else b"little"
         self.order = ">" if order.strip() == b"big" else "<"
 
@@ -173,7 +178,7 @@ class _Archive:
         except BadFile as error:
             raise BadRow(str(error)) from error
 
-    def _begin(self, entry: zipfile.ZipInfo, n: int) -> tuple[int, bytes]:
+    def _begin(self, entry: Entry | zipfile.ZipInfo, n: int) -> tuple[int, bytes]:
         """Return where the data of an entry begins, and at most its first `n` bytes: they cost no read of their own."""
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise BadFile("refused: an entry of its ZIP is compressed, torch stores them as they are")
@@ -187,7 +192,7 @@ class _Archive:
             raise BadFile("damaged torch file: an entry reaches beyond its end")
         return begin, head[length : length + n]
 
-    def _read(self, entry: zipfile.ZipInfo, start: int, stop: int) -> bytes:
+    def _read(self, entry: Entry | zipfile.ZipInfo, start: int, stop: int) -> bytes:
         begin, data = self._begin(entry, 0 if start else stop)
         if len(data) != stop - start:
             self._file.seek(begin + start)
@@ -198,11 +203,3 @@ class _Archive:
         if start == 0 and stop == entry.file_size and entry.CRC and zlib.crc32(data) != entry.CRC:
             raise BadFile("damaged torch file: a checksum differs")
         return data
-
-
-def check_apart(entries: list[zipfile.ZipInfo]) -> None:
-    end = 0
-    for entry in sorted(entries, key=lambda e: e.header_offset):
-        if entry.header_offset < end:
-            raise BadFile("refused: entries of its ZIP overlap")
-        end = entry.header_offset + 30 + entry.compress_size

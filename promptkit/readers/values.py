@@ -28,17 +28,17 @@ def loads(data: bytes | bytearray, limits: Limits) -> tuple[Any, tuple[str, ...]
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
         return _loads_slow(data, limits)
-    if data.count(b"[") + data.count(b"{") > limits.nesting:
+    # Nothing is quoted but the keys: a row of ids. None is lost, and an object in it can only be empty.
+    plain = isinstance(value, dict) and data.count(b'"') == 2 * len(value)
+    if data.count(b"[") + (2 if plain else data.count(b"{")) > limits.nesting:
         _check_depth(value, limits.nesting)
-    if _may_repeat_keys(data, value):
+    if not plain and _may_repeat_keys(data, value):
         _refuse_repeated_keys(data)
     return value, ()
 
 
 def _may_repeat_keys(data: bytes | bytearray, value: Any) -> bool:
     """Return False only where the bytes hold as many keys as the value."""
-    if isinstance(value, dict) and data.count(b'"') == 2 * len(value):
-        return False  # nothing is quoted but the keys: a row of ids
     if b'" :' in data or b'"\t' in data or b'"\n' in data or b'"\r' in data or b'\\\\":' in data:
         return True
     return data.count(b'":') - (data.count(b'\\":') if b"\\" in data else 0) != _n_keys(value)
