@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import promptkit
-from benchmarks import limits
+from benchmarks import a_folder, command, limits
 from benchmarks.watch import Watch
 from promptkit import collect, leakage, readers
 
@@ -39,7 +39,7 @@ LIBRARIES = ("numpy", "polars", "pyarrow", "orjson", "tiktoken", "tokenizers", "
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--dir", type=Path, required=True, help="a training directory")
+    parser.add_argument("--dir", type=a_folder, required=True, help="a training directory")
     parser.add_argument("--rows", type=int, help="link the sources again until there are at least so many rows")
     parser.add_argument("--size", type=int, default=200, help="prompts in the pack (default 200)")
     parser.add_argument("--processes", type=int, help="default: one per core")
@@ -228,4 +228,4 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -26,6 +26,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import a_folder, command
+from promptkit.errors import UsageError
+
 SIZES = (10, 20, 50, 200)
 LEVELS = (0.01, 0.05, 0.10)
 QUANTILES = (0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90)
@@ -44,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     from benchmarks.worlds import MADE_UP, machine
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--dir", type=Path, nargs="*", default=[], help="directories of JSONL sources")
+    parser.add_argument("--dir", type=a_folder, nargs="*", default=[], help="directories of JSONL sources")
     parser.add_argument("--made-up", nargs="*", choices=MADE_UP, metavar="KIND", help=f"of: {', '.join(MADE_UP)}")
     parser.add_argument("--tokenizer", default="words", help="for directories: a tokenizer's path (default: words)")
     parser.add_argument("--refits", type=int, default=50)
@@ -127,7 +130,10 @@ def refit(task: dict[str, Any]) -> dict[str, Any]:
     fitted, fresh = np.sort(by_group[: task["fit_rows"]]), by_group[task["fit_rows"] :]
     fresh = np.sort(fresh[~np.isin(units[fresh], units[fitted])])
     if len(fresh) < 2 * max(task["sizes"]):
-        raise SystemExit(f"{task['world']}: {len(fresh)} rows left beside {len(fitted)} fitted; lower --fit-rows")
+        raise UsageError(
+            f"{task['world']}: {len(fresh)} rows left beside {len(fitted)} fitted, expected {2 * max(task['sizes'])}",
+            hint="lower --fit-rows or --sizes",
+        )
     with threadpool_limits(1):
         ref = worlds.fit([prompts[i] for i in fitted], [sources[i] for i in fitted], tokenizer, task["seed"])
         judge = worlds.Judge([prompts[i] for i in fresh], ref)
@@ -312,4 +318,4 @@ def tables(figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

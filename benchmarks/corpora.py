@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import a_folder, command
 from promptkit import embedders, languages, pack
 from promptkit.bundled import packs
 from promptkit.conversation import opening
@@ -110,7 +111,7 @@ def table(sets: dict[str, list[dict[str, Any]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
+    parser.add_argument("--data", type=a_folder, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     args = parser.parse_args()
     sets = {
         name: [{"messages": p.messages, "tools": p.tools} for p in pack.load_pack(path)]
@@ -124,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

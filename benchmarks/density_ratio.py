@@ -19,10 +19,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks import a_folder, command
 
 SIZE = 200
 
@@ -30,8 +31,8 @@ SIZE = 200
 def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--mix", type=Path, required=True)
-    parser.add_argument("--foreign", type=Path, required=True)
+    parser.add_argument("--mix", type=a_folder, required=True)
+    parser.add_argument("--foreign", type=a_folder, required=True)
     parser.add_argument("--tokenizer", default="words", help="a tokenizer's path (default: words)")
     parser.add_argument("--rows", type=int, default=2000, help="rows that are fitted")
     parser.add_argument("--sets", type=int, default=20)
@@ -128,4 +129,4 @@ def table(found: dict[str, dict[float, list[float]]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

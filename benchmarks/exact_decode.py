@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import a_folder, command
 from promptkit.tokenizers import Tokenizer, load_tokenizer, split_at
 
 
@@ -199,7 +200,7 @@ def compare(tokenizer: Tokenizer, reference: Reference, texts: Iterator[str]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="a directory of SOURCE/*.jsonl")
+    parser.add_argument("--data", type=a_folder, required=True, help="a directory of SOURCE/*.jsonl")
     parser.add_argument("--rows", type=int, default=6000, help="documents (default 6000)")
     parser.add_argument("--show", action="store_true", help="print the first document that differs")
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
@@ -245,4 +246,4 @@ def _show(what: str, text: str, tokenizer: Tokenizer, reference: Reference) -> N
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import command
 from promptkit import collect, parts, readers, tokenizers
 
 TOKENS = 450  # of a row, as in the synthetic mixes
@@ -105,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

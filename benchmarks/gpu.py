@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import a_file, command
 from promptkit import clusters, distances, gpu, inference
 from promptkit.embedders import SentenceTransformer, unit_rows
+from promptkit.errors import UsageError
 
 
 def seconds(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
@@ -40,14 +42,14 @@ def seconds(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
     return sorted(times)[len(times) // 2], found
 
 
-def read_texts(path: str | None) -> list[str]:
+def read_texts(path: Path | None) -> list[str]:
     """Return the `prompt` (or joined `messages`) of each line of a JSONL file, or the openings of the bundled packs."""
     if path is None:
         from promptkit import bundled, load_pack
         from promptkit.conversation import opening
 
         return [opening(p.messages) for name in bundled.packs() for p in load_pack(name)]
-    rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [r["prompt"] if "prompt" in r else "\n".join(m["content"] for m in r["messages"]) for r in rows]
 
 
@@ -98,7 +100,11 @@ def embed(
     ours = SentenceTransformer(name, device=device, batch_tokens=batch_tokens, threads=threads)
     ours.encode(texts[:2048])
     fast = ours._fast
-    assert fast is not None, "this model is embedded by the library itself"
+    if fast is None:
+        raise UsageError(
+            f"--model {name}: left to the library's own encode, expected one whose tokens are text in, ids out",
+            hint="give an encoder like all-MiniLM-L6-v2, or --only clusters kernel null",
+        )
     once, texts = texts, texts * copies
     ids, lengths = fast.tokens(texts)
     rows: list[dict[str, Any]] = []
@@ -220,7 +226,7 @@ def matrices(device: str, what: list[str]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
-    parser.add_argument("--texts", metavar="FILE.jsonl")
+    parser.add_argument("--texts", type=a_file, metavar="FILE.jsonl")
     parser.add_argument("--copies", type=int, default=1, help="of the texts for promptkit, so that a run lasts")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch-tokens", type=int)
@@ -240,4 +246,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

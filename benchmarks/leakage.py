@@ -26,9 +26,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import a_folder, command
 from promptkit import leakage
 from promptkit.candidates import read_candidates
 from promptkit.conversation import opening
+from promptkit.errors import UsageError
 
 LENGTHS = ((1, 8), (8, 13), (13, 25), (25, 60), (60, 200), (200, 10**9))
 SUFFIXES = (".jsonl", ".json", ".yaml", ".yml", ".csv", ".txt", ".parquet")
@@ -47,7 +49,11 @@ def read(paths: list[Path]) -> list[tuple[str, str]]:
                 continue
             for p in prompts:
                 found.setdefault(opening(p.messages), p.source or file.parent.name)
-    return [(source, text) for text, source in found.items() if text.strip()]
+    texts = [(source, text) for text, source in found.items() if text.strip()]
+    if not texts:
+        where = ", ".join(map(str, paths)) or "no path given"
+        raise UsageError(f"{where}: no prompts, expected files or folders of them", hint="name some, or --training DIR")
+    return texts
 
 
 def plants(texts: list[str], rng: np.random.Generator) -> dict[str, Callable[[str], str]]:
@@ -126,7 +132,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--planted", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--training", type=Path)
+    parser.add_argument("--training", type=a_folder)
     parser.add_argument("--candidates", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -146,4 +152,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

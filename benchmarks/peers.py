@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import a_file, a_folder, command
 from benchmarks.peer_answers import ANSWERS, THRESHOLD, TURNS, Answer, grams
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,12 +61,12 @@ def main(argv: list[str] | None = None) -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--dir", type=Path, help="a training directory")
+    what.add_argument("--dir", type=a_folder, help="a training directory")
     what.add_argument("--reference", type=Path, help="a reference that build wrote")
-    parser.add_argument("--prompts", type=Path, help="a file of prompts to judge")
+    parser.add_argument("--prompts", type=a_file, help="a file of prompts to judge")
     parser.add_argument("--questions", default=",".join(QUESTIONS))
     parser.add_argument("--only", default="", help="answers whose name holds this, as promptkit")
-    parser.add_argument("--python", type=Path, action="append", default=[], help="another environment to look in")
+    parser.add_argument("--python", type=a_file, action="append", default=[], help="another environment to look in")
     parser.add_argument("--model", default=minilm(), help="MiniLM, by name or path")
     parser.add_argument("--static-model", default="minishlab/potion-base-8M", help="SemHash's encoder")
     parser.add_argument("--growth", help="rows of the mix for tests whose cost grows with their square, as 500,1000")
@@ -345,4 +346,4 @@ def number(x: float | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

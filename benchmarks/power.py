@@ -27,6 +27,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks import a_folder, command
+
 SHARES = (0.025, 0.05, 0.10, 0.15, 0.20, 0.30, 0.50)
 CHANGES = (0.0, 0.10, 0.25)
 TARGET = 0.8
@@ -35,8 +37,8 @@ TARGET = 0.8
 def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--mix", type=Path, required=True, help="directory of the mix's sources")
-    parser.add_argument("--foreign", type=Path, required=True, help="directory of all sources to try")
+    parser.add_argument("--mix", type=a_folder, required=True, help="directory of the mix's sources")
+    parser.add_argument("--foreign", type=a_folder, required=True, help="directory of all sources to try")
     parser.add_argument("--tokenizer", default="words", help="a tokenizer's path (default: words)")
     parser.add_argument("--sizes", default="20,50,200")
     parser.add_argument("--sets", type=int, default=50, help="sets per source and size; four times as many for changes")
@@ -218,4 +220,4 @@ def tables(figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -27,13 +27,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import a_file, command
+
 PERMUTATIONS = 199
 
 
 def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("sets", type=Path, metavar="SETS.npz", help="from benchmarks.power --save-sets")
+    parser.add_argument("sets", type=a_file, metavar="SETS.npz", help="from benchmarks.power --save-sets")
     parser.add_argument("--count", type=int, default=40, help="sets of each kind (the first ones)")
     parser.add_argument("--drift-rows", type=int, help="rows of the mix for MMDDrift (default: all held-out rows)")
     parser.add_argument("--shares", help="only these, as 0,0.1,0.25 (default: all)")
@@ -203,4 +205,4 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import command
 from benchmarks.limits import gather_decode
 from promptkit import readers
 from promptkit.tokenizers import Tokenizer, load_tokenizer
@@ -235,4 +236,4 @@ BESIDE: dict[str, dict[str, Callable[[Path], int]]] = {
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 import promptkit
+from benchmarks import a_folder, command
 from benchmarks.__main__ import link, multiplied
 from benchmarks.watch import Watch
 from promptkit import readers
@@ -33,7 +34,7 @@ from promptkit import readers
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--dir", type=Path, required=True, help="a training directory")
+    parser.add_argument("--dir", type=a_folder, required=True, help="a training directory")
     parser.add_argument("--rows", default="10000,100000,1000000", help="sizes, with commas between them")
     parser.add_argument("--processes", type=int, help="default: one per core")
     parser.add_argument("--json", type=Path, default=Path("scaling.json"), help="where the figures go")
@@ -45,8 +46,6 @@ def main() -> None:
     sizes = options.rows.split(",")
     if not all(size.isdecimal() and int(size) for size in sizes):
         parser.error(f"--rows {options.rows}: whole numbers above 0, with commas between them")
-    if not options.dir.is_dir():
-        parser.error(f"--dir {options.dir}: no such directory")
     found = []
     for rows in map(int, sizes):
         with tempfile.TemporaryDirectory(prefix=".promptkit-scaling-", dir=options.dir.resolve().parent) as scratch:
@@ -128,4 +127,4 @@ def show(f: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import command
 from promptkit import distances, packing, selection
 
 Matrix = Any
@@ -372,6 +373,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if unknown := {*filter(None, args.mix.split(","))} - {*SOURCES, "made-up"}:
+        parser.error(f"--mix: {', '.join(sorted(unknown))} is none of {', '.join(SOURCES)}, made-up")
     sizes = [int(s) for s in args.sizes.split(",")]
     rows = []
     if not args.json:
@@ -399,4 +402,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -29,6 +29,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
+from benchmarks import a_folder, command
 from promptkit import domains as dm
 from promptkit.conversation import opening
 
@@ -315,7 +316,7 @@ def write(model: Fit, temperature: float, sure_from: float, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
+    parser.add_argument("--data", type=a_folder, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--folds", type=int, default=1000, help="fewer than the sources: a quick look")
     parser.add_argument("--cap", type=int, default=CAP, help="rows per source and domain")
     parser.add_argument("--write", action="store_true", help="write promptkit/domains.npz")
@@ -338,4 +339,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

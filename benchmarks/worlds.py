@@ -19,6 +19,7 @@ import numpy as np
 from promptkit import domains, inference, reference, scoring
 from promptkit.comparison import ALPHA, Mix, Rows
 from promptkit.conversation import Prompt, canonical, opening, prompt_id
+from promptkit.errors import UsageError
 
 MADE_UP = ("topics", "near-duplicates", "heavy tails", "templates")
 
@@ -36,7 +37,7 @@ def read_sources(root: Path) -> dict[str, list[Prompt]]:
         prompts = [p for p in read_candidates(path, fmt="jsonl") if opening(p.messages).strip()]
         found.setdefault(source, []).extend(prompts)
     if not found:
-        raise SystemExit(f"{root}: no *.jsonl there, nor one folder below")
+        raise UsageError(f"{root}: no *.jsonl there, nor one folder below", hint="give a directory of SOURCE/*.jsonl")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -118,6 +119,47 @@ def test_whole_run_writes_figures(tmp_path: Path) -> None:
     assert {"read", "decode", "select", "cluster", "leak check of the pack"} <= set(stages)
     assert sum(s["wall_seconds"] for s in figures["stages"]) >= figures["build_wall_seconds"]
     assert all(limit["seconds"] > 0 for limit in figures["limits"])
+
+
+WRONG = {
+    "": [["--dir", "nope"]],
+    "peers": [["--dir", "nope"], ["--reference", "nope"], ["--reference", "general", "--prompts", "nope"],
+              ["--reference", "general", "--python", "nope"]],
+    "gpu": [["--texts", "nope"], ["--device", "cuda:99"], ["--model", "/nope", "--device", "cpu"]],
+    "readers": [["--tokenizer", "nope"]],
+    "scaling": [["--dir", "nope"]],
+    "leakage": [[], ["nope"], ["--training", "nope"]],
+    "selection": [["--mix", "", "--reference", "nope"]],
+    "power": [["--mix", "nope", "--foreign", "."], ["--mix", "promptkit", "--foreign", "promptkit"]],
+    "power_peers": [["nope"]],
+    "calibration": [["--dir", "nope"], ["--dir", "promptkit", "--out", "nope.json"]],
+    "density_ratio": [["--mix", ".", "--foreign", "nope"]],
+    "exact_decode": [["--data", "nope", "README.md"], ["--data", ".", "nope"]],
+    "train_domains": [["--data", "nope"]],
+    "corpora": [["--data", "nope"]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_there_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name == "gpu":
+        pytest.importorskip("sentence_transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(ROOT)
+    command = f"benchmarks.{name or '__main__'}"
+    monkeypatch.delitem(sys.modules, command, raising=False)  # to be run, not found there
+    for words in WRONG[name]:
+        monkeypatch.setattr(sys, "argv", [command, *words])
+        with pytest.raises(SystemExit) as done:
+            runpy.run_module(command, run_name="__main__", alter_sys=True)
+        said = capsys.readouterr().err
+        assert done.value.code == 2, said
+        (line,) = said.splitlines()
+        assert line.startswith("error: ")
+        assert "; next: " in line
+        assert "nope" in line or "cuda:99" in line or words in ([], WRONG["power"][-1], WRONG["calibration"][-1])
 
 
 def test_peers_answer_beside_promptkit_and_missing_ones_are_named(

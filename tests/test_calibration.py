@@ -12,6 +12,7 @@ from conftest import ROOT
 sys.path.append(str(ROOT))  # benchmarks/ is not installed
 from benchmarks import calibration, worlds
 from promptkit import scoring
+from promptkit.errors import UsageError
 from promptkit.tokenizers import load_tokenizer
 
 
@@ -105,5 +106,5 @@ def test_directories_are_read_by_source(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
     found = worlds.read_sources(tmp_path)
     assert {s: len(p) for s, p in found.items()} == {"a": 2, "b": 1}
-    with pytest.raises(SystemExit, match=r"no \*\.jsonl"):
+    with pytest.raises(UsageError, match=r"no \*\.jsonl"):
         worlds.read_sources(tmp_path / "a" / "nothing")
