@@ -28,6 +28,7 @@ import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -47,6 +48,7 @@ Each = Callable[..., Iterator[tuple[Any, Any]]]
 
 _STORE_BYTES = 256 << 20  # of a Ray of our own, for summaries on their way: more of them spill to its folder
 _CONNECT_SECONDS = 10.0
+_SIGNAL_SECONDS = 0.005  # between looks at who has SIGTERM
 _ACTOR_BYTES = 2 << 30  # of a node's memory, for torch, a model of usual size and its batches on the CPU
 _ACTOR_SECONDS = 600.0  # until the first actor has a place and its model, which may be fetched from a hub
 _RETRIES = 2  # of texts whose actor was lost
@@ -311,30 +313,29 @@ def _connected(processes: int | None) -> Iterator[Any]:
         yield ray
         return
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": "ERROR"}
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(1) as thread,  # lives as long as Ray: the system ends Ray's services with who started them
+    ):
         if not address:
             options |= {
                 "num_cpus": processes or os.cpu_count() or 1, "include_dashboard": False, "_temp_dir": folder,
                 "object_store_memory": _STORE_BYTES, "_node_ip_address": "127.0.0.1",
             }  # fmt: skip
+        thread.submit(int).result()  # a signal while a thread starts would lose it
         try:
-            _reach(ray, address, options)
+            _reach(thread, ray, address, options)
             yield ray
         finally:
-            _leave(ray)
+            _apart(thread, ray.shutdown)
 
 
-def _reach(ray: Any, address: str, options: dict[str, Any]) -> None:
-    handler = signal.getsignal(signal.SIGTERM)
+def _reach(thread: ThreadPoolExecutor, ray: Any, address: str, options: dict[str, Any]) -> None:
     try:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if port.isdecimal():  # where nobody answers, Ray waits for many minutes and says nothing
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-        ray.init(**options)
-    except SystemExit as stopped:
-        if callable(handler):  # Ray's own was in its place
-            handler(signal.SIGTERM, None)
-        raise stopped
+        _apart(thread, partial(ray.init, **options))
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         if not address:
             raise ResourceError(
@@ -346,28 +347,22 @@ def _reach(ray: Any, address: str, options: dict[str, Any]) -> None:
             hint="set RAY_ADDRESS to HOST:PORT of a cluster that runs (see: ray status), or unset it for a Ray of this "
             "machine",
         ) from error
-    finally:
-        _keep(handler)  # ray.init replaces it
 
 
-def _leave(ray: Any) -> None:
-    """Shut Ray down; SIGTERM stays with who had it.
+def _apart(thread: ThreadPoolExecutor, work: Callable[[], Any]) -> None:
+    """Have Ray start or shut down in that thread, and wait for its end whatever signal comes; then it is raised.
 
-    Ray takes its handler of signals out on the way, which leaves none: SIGTERM would end this process at once, then and
-    later, with the folders and processes that it has.
+    Half a Ray leaves processes and folders, or aborts this process as it exits. Ray's C++ puts a handler of SIGTERM of
+    its own in, and takes it out without putting the old one back: all the time SIGTERM is given back to who had it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        ray.shutdown()
-        return
     handler = signal.getsignal(signal.SIGTERM)
-    leaving = threading.Thread(target=ray.shutdown)
-    leaving.start()
+    doing = thread.submit(work)
     try:
-        while leaving.is_alive():
-            leaving.join(0.02)
+        while not wait([doing], timeout=_SIGNAL_SECONDS).done:
             _keep(handler)
+        doing.result()
     finally:
-        leaving.join()
+        wait([doing])
         _keep(handler)
 
 

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, Command
+from conftest import CHECKOUT, ROOT, Command
 from test_parts import alike
 from test_workers import double, odd, refuse
 
@@ -421,13 +422,55 @@ def stops() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_signal_while_ray_starts_reaches_who_had_it(stops: None) -> None:
-    def init(**_: object) -> None:  # as ray.init
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
-        signal.raise_signal(signal.SIGTERM)
+def test_a_signal_while_ray_starts_is_raised_when_it_has_started(stops: None) -> None:
+    steps: list[str] = []
 
-    with pytest.raises(Stop):
-        engines._reach(SimpleNamespace(init=init, exceptions=SimpleNamespace(RayError=ValueError)), "", {})
+    def init(**_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        steps.append("whole")
+
+    ray = SimpleNamespace(init=init, exceptions=SimpleNamespace(RayError=ValueError))
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(int).result()
+        with pytest.raises(Stop):
+            engines._reach(thread, ray, "", {})
+    assert steps == ["whole"]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(k) for path in Path(f"/proc/{pid}/task").glob("*/children") for k in path.read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read in /proc")
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGTERM, 0.1), (signal.SIGTERM, 1.5), (signal.SIGINT, 1.0)])
+def test_a_command_stopped_while_ray_starts_leaves_nothing(mix: Path, number: signal.Signals, seconds: float) -> None:
+    pytest.importorskip("ray", reason="the extra promptkit[ray] is not installed")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": str(ROOT)}
+    place = Path("/tmp") / f"pk{os.getpid()}s"
+    place.mkdir()
+    try:
+        command = subprocess.Popen(
+            [sys.executable, "-c", CHECKOUT, "inspect", str(mix), "--engine", "ray", "--processes", "1"], text=True,
+            env=env | {"TMPDIR": str(place)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        while not list(place.iterdir()):
+            assert command.poll() is None
+            time.sleep(0.01)
+        time.sleep(seconds)  # into its start, which takes some
+        family = children_of(command.pid)
+        command.send_signal(number)
+        _, said = command.communicate(timeout=120)
+        assert command.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], said
+        assert "run the same command again" in said.splitlines()[-1]
+        assert "Traceback" not in said
+        assert list(place.iterdir()) == []
+        end = time.monotonic() + 20
+        while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in family)
+    finally:
+        shutil.rmtree(place)
 
 
 AFTERWARDS = """
