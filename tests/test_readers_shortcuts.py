@@ -17,7 +17,6 @@ from torch_files import View
 
 from promptkit.readers import Record, Shard, pickle_shapes, read, zip_directory
 from promptkit.readers.fields import WANTED
-from promptkit.readers.limits import ModestReads
 from promptkit.readers.pickles import Machine, TensorRef
 from promptkit.readers.records import BadFile
 
@@ -54,16 +53,14 @@ def archive(*names: str, extra: bytes = b"", comment: bytes = b"", of_all: bytes
 
 
 def short(data: bytes):
-    found = zip_directory.entries(io.BytesIO(data), len(data))
-    return None if found is None else [tuple(e) for e in found]
+    return zip_directory.entries(io.BytesIO(data), len(data))
 
 
 def long(data: bytes):
     try:
-        found = zipfile.ZipFile(ModestReads(io.BytesIO(data))).infolist()
+        return zip_directory.through_zipfile(io.BytesIO(data))
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error, BadFile):
         return None
-    return [(e.filename, e.header_offset, e.file_size, e.compress_size, e.CRC, e.compress_type) for e in found]
 
 
 PLAIN = {

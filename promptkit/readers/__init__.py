@@ -118,7 +118,7 @@ def read(root: Path | str, shard: Shard, *, limits: Limits | None = None) -> Ite
         yield Fault(None, "failed", f"cannot be read: {error.strerror or error}")
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _state(path: str | Path) -> tuple[int, int]:
     info = os.stat(path)
     return info.st_size, info.st_mtime_ns
 

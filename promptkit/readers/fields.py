@@ -34,6 +34,7 @@ WANTED = frozenset(
     | {answer for _, _, answers in SINGLE_TURN for answer in answers}
 )
 TOKENS = frozenset({*IDS, *MASKS, "attention_mask", "position_ids"})
+PAIR = frozenset({"input_ids", "loss_mask"})
 PLACES = frozenset({"attention_mask", "position_ids", "labels"})  # what tells padding and the parts of a packed row
 VOCABULARY = ("d2t", "t2d")
 NO_HINTS = Hints()

@@ -38,7 +38,7 @@ def read(path: Path, limits: Limits) -> Iterator[Record | Fault]:
             raise BadFile(f"a ZIP of more than {MAX_ENTRIES} entries")
         if not is_sample(entries, limits.hints):
             raise NoSamples(not_samples(entries))
-        check_apart(archive.infolist())
+        check_apart([(e.header_offset, e.compress_size) for e in archive.infolist()])
         arrays: dict[str, Array] = {}
         for name in sorted(wanted(limits.hints) & entries.keys()):
             entry = entries[name]

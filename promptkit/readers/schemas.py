@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from promptkit.readers.fields import NAMES, PLACES, SAMPLE, TEXTS, TOKENS, filled, first, mapped, some_keys
-from promptkit.readers.ids import attention_of, ids_of, mask_of, packed_at
+from promptkit.readers.fields import NAMES, PAIR, PLACES, SAMPLE, TEXTS, TOKENS, filled, first, mapped, some_keys
+from promptkit.readers.ids import attention_of, ids_of, mask_of, packed_at, zero_one
 from promptkit.readers.messages import messages_of, tools_of
 from promptkit.readers.records import BadRow, EmptyRow, Limits, Record
 from promptkit.readers.single_turn import glaive, single_turn
@@ -26,6 +26,12 @@ from promptkit.readers.single_turn import glaive, single_turn
 
 def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterable[str] = ()) -> Record:
     """Return the Record of one stored row. Raises BadRow, or EmptyRow where the row holds nothing."""
+    if fields.keys() == PAIR and not limits.hints.fields and (ids := ids_of(fields)) is not None:
+        # by far the commonest row, and nothing of what follows concerns it
+        flags = fields["loss_mask"]
+        mask = zero_one(flags, "loss_mask", len(ids)) if filled(flags) else None
+        _check_size(9 * len(ids), limits)
+        return Record(row, ids, mask, marks=tuple(marks))
     remarks = list(marks)
     fields = mapped(fields, limits.hints)
     if fields.get("status") in ("error", "skipped") and ("error" in fields or "data" in fields):

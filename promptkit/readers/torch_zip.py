@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from promptkit.readers import pickle_shapes, zip_directory
 from promptkit.readers.fields import NO_HINTS, is_sample, wanted
-from promptkit.readers.limits import ModestReads
 from promptkit.readers.pickles import Machine, TensorRef
 from promptkit.readers.records import BadFile, BadRow, Fault, Hints, Limits, NoSamples, Record
 from promptkit.readers.schemas import to_record
@@ -37,6 +36,8 @@ from promptkit.readers.zip_directory import Entry
 
 MAPPED = 256 << 20
 PADDING = 128  # torch aligns its storages to 64 bytes
+HEAD = 2048  # bytes
+_LENGTHS = struct.Struct("<HH").unpack_from
 Storages = Callable[[str, int, int], "bytes | memoryview"]  # (key, first byte, past the last byte)
 
 
@@ -106,7 +107,9 @@ def _array(ref: TensorRef, read: Storages, order: str, limits: Limits) -> NDArra
     if 0 in ref.size:
         return np.zeros(0, ref.dtype)
     # storages of view tensors are untyped in rebuild v3: their length counts bytes, the tensor's offset counts elements
-    last = ref.offset + sum((n - 1) * step for n, step in zip(ref.size, ref.stride, strict=True))
+    last = ref.offset
+    for n, step in zip(ref.size, ref.stride, strict=True):
+        last += (n - 1) * step
     count = last - ref.offset + 1
     if count * dtype.itemsize > limits.record_bytes or math.prod(ref.size) > limits.record_bytes // 8:
         raise BadRow(f"record larger than {limits.record_bytes} bytes (--record-bytes)")
@@ -119,7 +122,7 @@ def _array(ref: TensorRef, read: Storages, order: str, limits: Limits) -> NDArra
     else:
         steps = tuple(step * flat.itemsize for step in ref.stride)
         view = np.lib.stride_tricks.as_strided(flat, ref.size, steps, writeable=False)
-    return view if view.dtype.isnative else view.astype(view.dtype.newbyteorder("="))
+    return view if dtype.isnative else view.astype(view.dtype.newbyteorder("="))
 
 
 def _is_whole(ref: TensorRef) -> bool:
@@ -139,67 +142,77 @@ class _Archive:
         self._file = file
         self._size = file.seek(0, 2)
         try:
-            entries = zip_directory.entries(file, self._size) or zipfile.ZipFile(ModestReads(file)).infolist()
+            entries = zip_directory.entries(file, self._size) or zip_directory.through_zipfile(file)
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
             raise BadFile("truncated or damaged torch file: no ZIP directory at its end") from error
-        pickles = [e for e in entries if e.filename.endswith("/data.pkl") or e.filename == "data.pkl"]
+        pickles = [name for name, *_ in entries if name.endswith("/data.pkl") or name == "data.pkl"]
         if len(pickles) != 1:
             raise NoSamples("a ZIP archive that torch did not write (no data.pkl)")
-        self._root = pickles[0].filename.removesuffix("data.pkl")
-        self._entries = {e.filename: e for e in entries}
+        self._root = pickles[0].removesuffix("data.pkl")
+        self._entries = {e[0]: e for e in entries}
         if len(self._entries) != len(entries):
             raise BadFile("damaged torch file: two entries of its ZIP have one name")
-        zip_directory.check_apart(entries)
+        zip_directory.check_apart([(begin, packed) for _, begin, _, packed, _, _ in entries])
+        file.seek(0)
+        self._head = file.read(HEAD)
         order = self._whole("byteorder") if self._root + "byteorder" in self._entries else b"little"
         self.order = ">" if order.strip() == b"big" else "<"
 
     def pickle(self) -> bytes | memoryview:
         """Return the pickle; a large one (a cache with its texts) is mapped instead of read."""
         entry = self._entries[self._root + "data.pkl"]
-        if entry.file_size <= MAPPED or entry.compress_type != zipfile.ZIP_STORED:
+        _, _, size, _, _, method = entry
+        if size <= MAPPED or method != zipfile.ZIP_STORED:
             return self._whole("data.pkl")
         begin, _ = self._begin(entry, 0)
-        mapped = mmap.mmap(self._file.fileno(), begin + entry.file_size, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(self._file.fileno(), begin + size, access=mmap.ACCESS_READ)
         return memoryview(mapped)[begin:]
 
     def _whole(self, name: str) -> bytes:
         entry = self._entries[self._root + name]
-        return self._read(entry, 0, entry.file_size)
+        return self._read(entry, 0, entry[2])
 
     def read(self, key: str, start: int, stop: int) -> bytes:
         """Return some bytes of a storage; its checksum is verified where all of it was asked for."""
         entry = self._entries.get(f"{self._root}data/{key}")
         if entry is None:
             raise BadRow("damaged torch file: a storage is missing")
-        if stop > entry.file_size:
+        if stop > entry[2]:
             raise BadRow("damaged torch file: a storage is shorter than its tensor")
         try:
             return self._read(entry, start, stop)
         except BadFile as error:
             raise BadRow(str(error)) from error
 
-    def _begin(self, entry: Entry | zipfile.ZipInfo, n: int) -> tuple[int, bytes]:
+    def _bytes(self, at: int, n: int) -> bytes:
+        """Return `n` bytes of the file, fewer at its end: pickle and byte order stand in its beginning, read at once."""
+        if at + n <= len(self._head):
+            return self._head[at : at + n]
+        self._file.seek(at)
+        return self._file.read(n)
+
+    def _begin(self, entry: Entry, n: int) -> tuple[int, bytes]:
         """Return where the data of an entry begins, and at most its first `n` bytes: they cost no read of their own."""
-        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+        name, at, size, packed, _, method = entry
+        if method != zipfile.ZIP_STORED or size != packed:
             raise BadFile("refused: an entry of its ZIP is compressed, torch stores them as they are")
-        self._file.seek(entry.header_offset)
-        head = self._file.read(30 + len(entry.filename) + PADDING + n)
+        head = self._bytes(at, 30 + len(name) + PADDING + n)
         if len(head) < 30 or head[:4] != b"PK\x03\x04":
             raise BadFile("damaged torch file: its ZIP directory points to no entry")
-        length = 30 + sum(struct.unpack_from("<HH", head, 26))
-        begin = entry.header_offset + length
-        if begin + entry.file_size > self._size:
+        n_name, n_extra = _LENGTHS(head, 26)
+        length = 30 + n_name + n_extra
+        if at + length + size > self._size:
             raise BadFile("damaged torch file: an entry reaches beyond its end")
-        return begin, head[length : length + n]
+        return at + length, head[length : length + n]
 
-    def _read(self, entry: Entry | zipfile.ZipInfo, start: int, stop: int) -> bytes:
+    def _read(self, entry: Entry, start: int, stop: int) -> bytes:
         begin, data = self._begin(entry, 0 if start else stop)
         if len(data) != stop - start:
-            self._file.seek(begin + start)
-            data = self._file.read(stop - start)
+            data = self._bytes(begin + start, stop - start)
         if len(data) != stop - start:
             raise BadFile("damaged torch file: an entry is cut")
+        _, _, size, _, crc, _ = entry
         # torch can be told to leave checksums out; it then writes a zero
-        if start == 0 and stop == entry.file_size and entry.CRC and zlib.crc32(data) != entry.CRC:
+        if start == 0 and stop == size and crc and zlib.crc32(data) != crc:
             raise BadFile("damaged torch file: a checksum differs")
         return data

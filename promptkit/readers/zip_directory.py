@@ -1,6 +1,6 @@
 """Where the entries of a ZIP archive lie, read with one look at its end.
 
-    archive/data/0 -> Entry(filename="archive/data/0", header_offset=854, file_size=16056, ...)
+    archive/data/0 -> ("archive/data/0", 854, 16056, 16056, 0x357aaf77, 0)
 
 `zipfile` seeks and reads five times and makes a large object of each entry: 40 microseconds, which is long for a file
 of one row. `entries` answers only where nothing is left to interpret: directory and end records stand behind each other
@@ -12,30 +12,24 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Sequence
-from typing import IO, NamedTuple
+from typing import IO
 
+from promptkit.readers.limits import ModestReads
 from promptkit.readers.records import BadFile
 
 TAIL = 4096  # bytes: the end of an archive of some fifty entries
 
 
-class Entry(NamedTuple):
-    """What is needed of a `zipfile.ZipInfo`, under its names."""
-
-    filename: str
-    header_offset: int
-    file_size: int
-    compress_size: int
-    CRC: int
-    compress_type: int
-
+# name, where its header begins, its bytes, its bytes as stored, its checksum, how it is compressed. Not a class: there are
+# ten in a file of one row, and each would cost as much as its parsing.
+Entry = tuple[str, int, int, int, int, int]
 
 # The record at the end, and what a file with a 64-bit record has before it: that record, and a pointer to it.
 _END = struct.Struct("<4sHHHHLLH")
 _END_64 = struct.Struct("<4sQ4xLLQQQQ")
 _POINTER_64 = struct.Struct("<4sLQL")
 _ENTRY = struct.Struct("<4s2xB3xH4xLLLHHH8xL")
+_ENTRY_SIZE = _ENTRY.size
 _NEWEST = 63  # the last version of the format that zipfile takes
 
 
@@ -66,22 +60,29 @@ def _parsed(tail: bytes, base: int) -> list[Entry] | None:
     at = start - base
     if at < 0 or at + length != stop:
         return None
-    found = []
+    found: list[Entry] = []
     while at < stop:
         mark, version, method, crc, packed, plain, n_name, n_extra, n_comment, offset = _ENTRY.unpack_from(tail, at)
-        at += _ENTRY.size + n_name
-        if mark != b"PK\1\2" or version > _NEWEST or n_extra or n_comment or at > stop:
+        at += _ENTRY_SIZE + n_name
+        if mark != b"PK\1\2" or n_extra or n_comment or version > _NEWEST or at > stop:
             return None
-        found.append(Entry(tail[at - n_name : at].decode("ascii"), offset, plain, packed, crc, method))
-    names = "".join([e.filename for e in found])
+        found.append((tail[at - n_name : at].decode("ascii"), offset, plain, packed, crc, method))
+    names = "".join([e[0] for e in found])
     # zipfile ends a name at a zero byte, and on some systems changes backslashes
     return None if len(found) != n or "\0" in names or "\\" in names else found
 
 
-def check_apart(entries: Sequence[Entry | zipfile.ZipInfo]) -> None:
-    """Raise BadFile where entries overlap: a small file could then unpack to a large one."""
+def through_zipfile(file: IO[bytes]) -> list[Entry]:
+    """Return the entries of any archive. Raises what zipfile raises."""
+    infos = zipfile.ZipFile(ModestReads(file)).infolist()
+    return [(e.filename, e.header_offset, e.file_size, e.compress_size, e.CRC, e.compress_type) for e in infos]
+
+
+def check_apart(places: list[tuple[int, int]]) -> None:
+    """Raise BadFile where entries (where its header begins, its bytes as stored) overlap: a small file could then
+    unpack to a large one."""
     end = 0
-    for begin, length in sorted([(e.header_offset, e.compress_size) for e in entries]):
+    for begin, length in sorted(places):
         if begin < end:
             raise BadFile("refused: entries of its ZIP overlap")
         end = begin + 30 + length
