@@ -107,20 +107,13 @@ def _unpack_runs(value: Any, n: int) -> NDArray[np.bool_]:
 
 
 def zero_one(value: Any, key: str, n: int) -> NDArray[np.bool_]:
-    if type(value) is np.ndarray and value.ndim == 1 and value.dtype == np.bool_:
-        _same_length(len(value), key, n)
-        return value
+    """Return zeros and ones of any type as bool. Raises BadRow for other values, or another number than `n`."""
+    if (bits := _bits(value, n)) is not None:
+        return bits
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (list, np.ndarray)):
         value = value[0]
-    if isinstance(value, list):
-        try:  # the common case, several times faster than what follows
-            packed = bytearray(value)
-            if len(packed) == n and not packed.translate(None, b"\0\1"):
-                return np.frombuffer(packed, np.bool_)
-        except (TypeError, ValueError):
-            pass
-        if set(map(type, value)) - {int, bool, float}:
-            raise BadRow(f"{key} holds other values than 0 and 1")
+    if isinstance(value, list) and set(map(type, value)) - {int, bool, float}:
+        raise BadRow(f"{key} holds other values than 0 and 1")
     if not isinstance(value, (list, np.ndarray)):
         raise BadRow(f"{key} is a {type(value).__name__}, expected a list of 0 and 1")
     values = np.asarray(value)
@@ -142,41 +135,52 @@ def zero_one(value: Any, key: str, n: int) -> NDArray[np.bool_]:
     return mask
 
 
+def _bits(value: Any, n: int) -> NDArray[np.bool_] | None:
+    """Return what is plainly `n` zeros and ones, several times faster than by looking at types; None for all else."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (list, np.ndarray)):
+        value = value[0]
+    if isinstance(value, np.ndarray):
+        return value if value.dtype == np.bool_ and value.shape == (n,) else None
+    if not isinstance(value, list) or len(value) != n or not n:
+        return None
+    try:
+        packed = bytearray(value)
+    except (TypeError, ValueError):
+        return None
+    return None if packed.translate(None, b"\0\1") else np.frombuffer(packed, np.bool_)
+
+
 def _same_length(found: int, key: str, n: int) -> None:
     if found != n:
         raise BadRow(f"{key} has another length than the ids")
 
 
-def attention_of(fields: Mapping[str, Any], n: int, mask: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Return where the row is attended to.
+def places_of(
+    fields: Mapping[str, Any], ids: NDArray[np.int64], mask: NDArray[np.bool_] | None, begins: tuple[int, ...]
+) -> tuple[NDArray[np.bool_] | None, tuple[int, ...]]:
+    """Return where the row is attended to, and where the conversations of a packed row begin: nothing for one.
 
     Numbers above 1 in the attention mask tell the conversations of a packed row apart. Packers pad with positions of 0
     and may attend to the padding, so an unsupervised tail of such positions counts as padding too.
     """
+    n = len(ids)
     value = fields.get("attention_mask")
-    segments = _small_integers(value, n) if value is not None else None
-    attention: NDArray[np.bool_] | None = None
-    if value is not None:
+    attention = _bits(value, n)
+    segments = None
+    if value is not None and attention is None:
+        segments = _small_integers(value, n)
         attention = zero_one(value, "attention_mask", n) if segments is None else segments > 0
+        if segments is not None and int(segments.max(initial=0)) < 2:
+            segments = None
     positions = _small_integers(fields.get("position_ids"), n)
     end = n if positions is None or mask is None else end_of(positions)
     if end < n and mask is not None and not mask[end:].any():
         attention = np.ones(n, np.bool_) if attention is None else attention.copy()
         attention[end:] = False
-    return attention
-
-
-def packed_at(fields: Mapping[str, Any], ids: NDArray[np.int64], begins: tuple[int, ...]) -> tuple[int, ...]:
-    """Return where the conversations of a packed row begin; nothing for a row of one."""
-    n = len(ids)
-    positions = _small_integers(fields.get("position_ids"), n)
-    segments = _small_integers(fields.get("attention_mask"), n)
-    if segments is not None and int(segments.max(initial=0)) < 2:
-        segments = None
     parted = np.isin(ids, begins) if begins and fields.get("labels") is not None else None
     if parted is not None and not parted[0]:
         parted = None  # a row that does not begin with one was not packed from rows that do
-    return starts_of(positions, segments, parted)
+    return attention, starts_of(positions, segments, parted)
 
 
 def _small_integers(value: Any, n: int) -> NDArray[np.int64] | None:
@@ -191,4 +195,4 @@ def _small_integers(value: Any, n: int) -> NDArray[np.int64] | None:
         values = values[0]
     if values.ndim != 1 or len(values) != n or values.dtype.kind not in "iu" or int(values.min(initial=0)) < 0:
         return None
-    return values.astype(np.int64)
+    return values.astype(np.int64, copy=False)

@@ -150,14 +150,16 @@ class _Zstd:
         import zstandard
 
         self._frame = zstandard.ZstdDecompressor(max_window_size=128 << 20).decompressobj()
-        self.unused = b""
+        self.unused: bytes | memoryview = b""
         self.eof = False
         self.needs_input = True
 
-    def feed(self, data: bytes) -> bytes:
-        out: bytes = self._frame.decompress(data[:ZSTD_CHUNK])
+    def feed(self, data: bytes | memoryview) -> bytes:
+        view = memoryview(data)  # the rest of a chunk would be copied for each piece of it
+        out: bytes = self._frame.decompress(view[:ZSTD_CHUNK])
         self.eof = self._frame.eof
-        self.unused = self._frame.unused_data + data[ZSTD_CHUNK:] if self.eof else data[ZSTD_CHUNK:]
+        rest = view[ZSTD_CHUNK:]
+        self.unused = b"".join([self._frame.unused_data, rest]) if self.eof else rest
         return out
 
 

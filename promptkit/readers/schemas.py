@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from promptkit.readers.fields import NAMES, PAIR, PLACES, SAMPLE, TEXTS, TOKENS, filled, first, mapped, some_keys
-from promptkit.readers.ids import attention_of, ids_of, mask_of, packed_at, zero_one
+from promptkit.readers.ids import ids_of, mask_of, places_of, zero_one
 from promptkit.readers.messages import messages_of, tools_of
 from promptkit.readers.records import BadRow, EmptyRow, Limits, Record
 from promptkit.readers.single_turn import glaive, single_turn
@@ -42,8 +42,7 @@ def to_record(row: int, fields: Mapping[str, Any], limits: Limits, marks: Iterab
     if ids is not None:
         mask = mask_of(fields, len(ids))
         if not PLACES.isdisjoint(fields):
-            attention = attention_of(fields, len(ids), mask)
-            starts = packed_at(fields, ids, limits.hints.begins)
+            attention, starts = places_of(fields, ids, mask, limits.hints.begins)
             if starts:
                 remarks.append("cut out of a packed row")
     if ids is not None and TOKENS.issuperset(fields):  # there is nothing else in the row

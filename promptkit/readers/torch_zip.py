@@ -185,7 +185,7 @@ class _Archive:
             raise BadRow(str(error)) from error
 
     def _bytes(self, at: int, n: int) -> bytes:
-        """Return `n` bytes of the file, fewer at its end: pickle and byte order stand in its beginning, read at once."""
+        """Return `n` bytes of the file, fewer at its end. Pickle and byte order stand at its beginning, read once."""
         if at + n <= len(self._head):
             return self._head[at : at + n]
         self._file.seek(at)

@@ -20,7 +20,7 @@ from promptkit.readers.records import BadFile
 TAIL = 4096  # bytes: the end of an archive of some fifty entries
 
 
-# name, where its header begins, its bytes, its bytes as stored, its checksum, how it is compressed. Not a class: there are
+# Name, where its header begins, its bytes, its bytes as stored, its checksum, how it is compressed. No class: there are
 # ten in a file of one row, and each would cost as much as its parsing.
 Entry = tuple[str, int, int, int, int, int]
 
