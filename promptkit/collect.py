@@ -431,7 +431,7 @@ def rows_of(
         if record.ids is not None and tokenizer is not None:
             ids, mask = templates.trim(record.ids, record.mask, record.attention, tokenizer, plan.template)
             if ids is not record.ids or record.attention is not None:
-                record = replace(record, ids=ids, mask=mask, attention=None)
+                record.ids, record.mask, record.attention = ids, mask, None
             unknown = tokenizer.n_unknown(ids)
             n_ids, n_unknown = n_ids + len(ids), n_unknown + unknown
             if unknown:
@@ -495,9 +495,14 @@ def packed(record: readers.Record) -> readers.Record:
     ids = record.ids
     if ids is None:
         return record
-    wide = bool(ids.view(np.uint64).max(initial=0) >> 31)  # none of any tokenizer's, or negative: to be shown as it is
+    unsigned = ids.view(np.uint64)
+    wide = len(ids) > 0 and unsigned[unsigned.argmax()] >> 31  # none of any tokenizer's, or negative: shown as it is
+    narrow = np.array(ids, np.int64 if wide else np.int32)
     mask = None if record.mask is None else np.array(record.mask, bool)
-    return replace(record, ids=np.array(ids, np.int64 if wide else np.int32), mask=mask)
+    r = record  # dataclasses.replace takes ten times as long
+    return readers.Record(
+        r.row, narrow, mask, r.attention, r.messages, r.tools, r.text, r.id, r.response, r.marks, r.starts
+    )
 
 
 _IO_ERROR = f"cannot be read: {os.strerror(errno.EIO)}"  # as the readers say it; a network disk may mend

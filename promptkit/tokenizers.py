@@ -136,7 +136,7 @@ class Tokenizer:
 
     def known(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """Return for each id whether the table holds it."""
-        return self._known[self.clip(ids)]
+        return self._known.take(self.clip(ids))
 
     def n_unknown(self, ids: NDArray[Any]) -> int:
         """Return how many of the ids the table lacks."""
@@ -150,7 +150,8 @@ class Tokenizer:
         return np.where((ids < 0) | (ids > self.n_vocab), self.n_vocab, ids)
 
     def _all_inside(self, ids: NDArray[np.int64]) -> bool:
-        return not len(ids) or int(ids.view(np.uint64).max()) < self.n_vocab  # a negative id is a huge one here
+        unsigned = ids.view(np.uint64)  # a negative id is a huge one here
+        return not len(ids) or bool(unsigned[unsigned.argmax()] < self.n_vocab)
 
     def spell(self, ids: NDArray[Any]) -> tuple[bytes, NDArray[np.int64]]:
         """Return the bytes of all ids, joined, and where each one ends; `<|unknown_id_N|>` where the table has none."""
