@@ -39,10 +39,10 @@ def _integers(value: Any, key: str) -> NDArray[np.int64]:
         if not value:
             return np.zeros(0, np.int64)
         try:
-            ids = _from_list(value)
+            ids, least = _from_list(value)
         except (TypeError, OverflowError):
             raise BadRow(f"{key} holds {_kinds(set(map(type, value)), value)}, expected integers") from None
-        if ids[ids.argmin()] < 2 and any(type(value[i]) is bool for i in np.flatnonzero(ids < 2).tolist()):
+        if least < 2 and any(type(value[i]) is bool for i in np.flatnonzero(ids < 2).tolist()):
             raise BadRow(f"{key} holds booleans, expected integers")
         return ids
     if not isinstance(value, np.ndarray):
@@ -59,16 +59,19 @@ def _integers(value: Any, key: str) -> NDArray[np.int64]:
     return typed
 
 
-def _from_list(value: list[Any]) -> NDArray[np.int64]:
-    """Return a list as an array. Raises TypeError for floats, null and text, OverflowError beyond 64 bits; a bool is 0
-    or 1."""
-    try:  # unsigned is the fastest way in, three times as fast as signed
+def _from_list(value: list[Any]) -> tuple[NDArray[np.int64], int]:
+    """Return a list as an array, and the least of its numbers; a bool is 0 or 1.
+
+    Raises TypeError for floats, null and text, OverflowError beyond 64 bits.
+    """
+    try:  # as unsigned numbers first: three times as fast
         ids = np.frombuffer(array("Q", value), np.int64)
-        if ids[ids.argmin()] >= 0:
-            return ids
+        if (least := ids[ids.argmin()]) >= 0:
+            return ids, least
     except OverflowError:
         pass
-    return np.frombuffer(array("q", value), np.int64)
+    ids = np.frombuffer(array("q", value), np.int64)
+    return ids, ids[ids.argmin()]
 
 
 def _kinds(kinds: set[type], value: list[Any]) -> str:

@@ -115,7 +115,7 @@ def _array(ref: TensorRef, read: Storages, order: str, limits: Limits) -> NDArra
         raise BadRow(f"record larger than {limits.record_bytes} bytes (--record-bytes)")
     data = read(ref.storage.key, ref.offset * dtype.itemsize, (last + 1) * dtype.itemsize)
     flat = np.frombuffer(data, dtype, count)
-    if dtype == np.bool_:
+    if ref.dtype == "?":
         flat = np.frombuffer(data, np.uint8, count) != 0
     if _is_whole(ref):
         view = flat.reshape(ref.size)
@@ -145,14 +145,14 @@ class _Archive:
             entries = zip_directory.entries(file, self._size) or zip_directory.through_zipfile(file)
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
             raise BadFile("truncated or damaged torch file: no ZIP directory at its end") from error
-        pickles = [name for name, *_ in entries if name.endswith("/data.pkl") or name == "data.pkl"]
+        pickles = [e[0] for e in entries if e[0].endswith("/data.pkl") or e[0] == "data.pkl"]
         if len(pickles) != 1:
             raise NoSamples("a ZIP archive that torch did not write (no data.pkl)")
         self._root = pickles[0].removesuffix("data.pkl")
         self._entries = {e[0]: e for e in entries}
         if len(self._entries) != len(entries):
             raise BadFile("damaged torch file: two entries of its ZIP have one name")
-        zip_directory.check_apart([(begin, packed) for _, begin, _, packed, _, _ in entries])
+        zip_directory.check_apart([(e[1], e[3]) for e in entries])
         file.seek(0)
         self._head = file.read(HEAD)
         order = self._whole("byteorder") if self._root + "byteorder" in self._entries else b"little"

@@ -29,7 +29,6 @@ _END = struct.Struct("<4sHHHHLLH")
 _END_64 = struct.Struct("<4sQ4xLLQQQQ")
 _POINTER_64 = struct.Struct("<4sLQL")
 _ENTRY = struct.Struct("<4s2xB3xH4xLLLHHH8xL")
-_ENTRY_SIZE = _ENTRY.size
 _NEWEST = 63  # the last version of the format that zipfile takes
 
 
@@ -61,12 +60,14 @@ def _parsed(tail: bytes, base: int) -> list[Entry] | None:
     if at < 0 or at + length != stop:
         return None
     found: list[Entry] = []
+    unpack, size = _ENTRY.unpack_from, _ENTRY.size
     while at < stop:
-        mark, version, method, crc, packed, plain, n_name, n_extra, n_comment, offset = _ENTRY.unpack_from(tail, at)
-        at += _ENTRY_SIZE + n_name
+        mark, version, method, crc, packed, plain, n_name, n_extra, n_comment, offset = unpack(tail, at)
+        name_at = at + size
+        at = name_at + n_name
         if mark != b"PK\1\2" or n_extra or n_comment or version > _NEWEST or at > stop:
             return None
-        found.append((tail[at - n_name : at].decode("ascii"), offset, plain, packed, crc, method))
+        found.append((tail[name_at:at].decode("ascii"), offset, plain, packed, crc, method))
     names = "".join([e[0] for e in found])
     # zipfile ends a name at a zero byte, and on some systems changes backslashes
     return None if len(found) != n or "\0" in names or "\\" in names else found
