@@ -64,6 +64,7 @@ def long(data: bytes):
 
 
 PLAIN = {
+    "no entry": archive(),
     "by hand": saved(row()),
     "as torch": as_torch_ends_it(saved(row())),
     "packed": saved(row(), compression=zipfile.ZIP_DEFLATED),
@@ -79,7 +80,6 @@ ODD = {
     "a zero in a name": archive("abc").replace(b"abc", b"a\0c"),
     "a backslash in a name": archive("abc").replace(b"abc", b"a\\c"),
     "counts one too many": archive("a")[:-14] + b"\2\0\2\0" + archive("a")[-10:],
-    "no entry": archive(),
     "empty": b"",
     "no archive": b"x" * 5000,
 }
