@@ -5,7 +5,7 @@
 Every row becomes one line of a table (random features of its vector, cluster, domain, -log typicality), and a set is
 the mean of its lines. A null draw is a mean of n lines too, so thousands of draws are one sparse product. Most of a
 draw are held-out rows, and what they add depends on the mix and on n alone: it is kept, for the usual sizes with the
-reference, and only pairs with a candidate in them are left to sum.
+reference, and only what candidates add is left to sum.
 
 What is drawn from what: the *floor* (distance that chance alone makes) draws from held-out rows; the *test* draws from
 held-out rows and candidates together. That is a permutation test, exact for any statistic and any n. Drawing from the
@@ -43,7 +43,8 @@ ALPHA = 0.05  # below this typicality a prompt does not belong; below this p-val
 N_FEATURES = 512  # columns per bandwidth: a whole orthogonal block for 256 dimensions, within 1-2 % of the exact MMD
 FLOOR_DRAWS, NULL_DRAWS = 499, 1999  # of the floor; in each of the three batches of the test
 KEPT_SIZES = 50, 100, 200  # of sets whose draws are stored with a reference
-MAX_PAIRS = 16  # candidates per draw up to which pairs with them are summed, and not whole lines: quicker
+MAX_PAIRS = 16  # candidates per draw up to which what held-out rows add is stored
+MAX_PAIRED = 128  # candidates up to which only squares are, and pairs with candidates are summed: quicker, and small
 MAX_COVERED, COVERED_SEED = 2000, 0  # held-out rows that coverage looks at
 MAX_NEAREST = 256  # of each such row's nearest others are kept: enough for the reach of sets of 6 and more
 POWER_SIZES = (10, 20, 50, 100, 200, 500)
@@ -129,26 +130,24 @@ class Mix:
         return {"base": base, "mean": self.mean, "power": power, "nearest": nearest, **self._learned_draws()}
 
     def _learned_draws(self) -> dict[str, NDArray[Any]]:
-        """Return the floor, and `own` of the null, of sets of KEPT_SIZES, under hashes of the rows that were drawn.
+        """Return the floor, and `own` or `lines` of the null, of sets of KEPT_SIZES, under hashes of the rows drawn.
 
         So other draws (of another seed, or of a NumPy whose generator gives other numbers) never find them.
         """
-        floors, owns = {}, {}
+        found: dict[str, dict[int, NDArray[Any]]] = {"floor": {}, "own": {}, "lines": {}}
         for n in KEPT_SIZES:
-            if self._by_pairs(weights := np.full(n, 1.0 / n)) and 2 * n <= self.n_units:
+            if self._is_stored(weights := np.full(n, 1.0 / n)) and 2 * n <= self.n_units:
                 rng = np.random.default_rng([0, n])
                 key = self._floor_key(self.draw_held(n, FLOOR_DRAWS, np.random.default_rng([0, n]))[0])
-                floors[key] = self._chance(weights, rng).to_array()
-                null = self._draw_pairs(n, NULL_DRAWS, rng)
-                owns[_hash_of(null.rows)] = null.own
-        if not floors:  # a mix too small for a set of any of these sizes
-            return {}
-        return {
-            "floor_of": np.array(list(floors), dtype=np.uint64),
-            "floor": np.stack(list(floors.values())),
-            "own_of": np.array(list(owns), dtype=np.uint64),
-            "own": np.stack(list(owns.values())),
-        }
+                found["floor"][key] = self._chance(weights, rng).to_array()
+                null = self._draw(n, NULL_DRAWS, rng)
+                name, array = ("own", null.own) if null.lines is None else ("lines", null.lines)
+                found[name][_hash_of(null.rows)] = array
+        out: dict[str, NDArray[Any]] = {}
+        for name, arrays in found.items():
+            if arrays:  # none for a mix too small for a set of any of these sizes
+                out |= {f"{name}_of": np.array(list(arrays), dtype=np.uint64), name: _stack(list(arrays.values()))}
+        return out
 
     def _find(self, name: str, key: int) -> NDArray[Any] | None:
         """Return what was stored under a key by `_learned_draws`, if it was."""
@@ -254,7 +253,7 @@ class Mix:
 
     def _chance(self, weights: Floats, rng: np.random.Generator) -> Chance:
         rows, repeats = self.draw_held(len(weights), FLOOR_DRAWS, rng)
-        if self._by_pairs(weights) and (stored := self._find("floor", self._floor_key(rows))) is not None:
+        if self._is_stored(weights) and (stored := self._find("floor", self._floor_key(rows))) is not None:
             return Chance.from_array(stored)
         means = inference.weighted_means(rows, self.held_table, weights, rng=rng, device=self.device)
         squares = float(weights @ weights)
@@ -284,7 +283,7 @@ class Mix:
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
         null = self._null(weights, draws, rng)
         if isinstance(null, Drawn):
-            values = self._of_pairs(null, table)
+            values = self._statistics_of(null, table)
         else:
             with _threads() as pool:
                 values = np.concatenate(list(pool.map(lambda x: self.statistics(x[0] + x[1] @ table, squares), null)))
@@ -299,16 +298,15 @@ class Mix:
         self, weights: Floats, draws: int, rng: np.random.Generator
     ) -> Drawn | list[tuple[NDArray[np.float32], Any]]:
         def make() -> Any:
-            pairs = self._by_pairs(weights)
-            return self._draw_pairs(len(weights), draws, rng) if pairs else self._draw_lines(weights, draws, rng)
+            plain = np.ptp(weights) == 0 and not self.weighted and self.device == "cpu"
+            return self._draw(len(weights), draws, rng) if plain else self._draw_lines(weights, draws, rng)
 
         return self._once(f"null of {draws}", rng, weights, make)  # type: ignore[no-any-return]
 
-    def _by_pairs(self, weights: Floats) -> bool:
-        """Return whether few candidates are in a draw, all with the same weight, so that summing pairs is quicker."""
+    def _is_stored(self, weights: Floats) -> bool:
+        """Return whether draws of a set with these weights are worth storing: small beside the mix, one weight."""
         n, pool = len(weights), len(self.held) + len(weights)
-        few = n * n <= MAX_PAIRS * pool and n * pool <= 4_000_000  # pairs that are in memory, 16 bytes each
-        return few and not self.weighted and self.device == "cpu" and bool(np.ptp(weights) == 0)
+        return n * n <= MAX_PAIRS * pool and not self.weighted and self.device == "cpu" and bool(np.ptp(weights) == 0)
 
     def _null_rows(self, n: int, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of three batches of draws in parts: held-out ones, and from len(held) on candidates."""
@@ -318,19 +316,22 @@ class Mix:
             size = min(step, draws - start)
             yield self.draw_held(n, size, rng)[0] if self.weighted else inference.draw_units(n, units, size, rng=rng)
 
-    def _draw_pairs(self, n: int, draws: int, rng: np.random.Generator) -> Drawn:
-        """Return the null draws and what held-out rows add to them, which the mix, n and the generator decide."""
+    def _draw(self, n: int, draws: int, rng: np.random.Generator) -> Drawn:
+        """Return null draws of rows of one weight, and what held-out rows add, which mix, n and generator decide."""
         rows = np.concatenate(list(self._null_rows(n, draws, rng)))
         h, F = len(self.held), self.held_table
         at = np.minimum(rows, h)  # behind the last row: nothing
-        own = self._find("own", _hash_of(rows))
-        if own is None:
-            own = self._own_of(rows)
+        pairs = n <= MAX_PAIRED and n * n <= MAX_PAIRS * (h + n)
+        held = self._find("own" if pairs else "lines", _hash_of(rows))
+        if held is None:
+            held = np.concatenate([_squares(x, self._starts) if pairs else x for x in self._held_means(rows)])
         lines = self._lines(F)
         code = np.append(self.held.clusters, self.k)[at] + (self.k + 1) * np.arange(len(rows))[:, None]
         counts = np.bincount(code.ravel(), minlength=len(rows) * (self.k + 1)).reshape(len(rows), -1)
         sums = np.stack([np.append(column, 0.0)[at].sum(axis=1) for column in lines.T], axis=1)
-        return Drawn(rows, own, sums / n, counts[:, : self.k] / n)
+        draw, place = np.nonzero(rows >= h)
+        own, whole = (held, None) if pairs else (None, held)
+        return Drawn(rows, draw, rows[draw, place] - h, own, whole, sums / n, counts[:, : self.k] / n)
 
     def _lines(self, table: NDArray[np.float32]) -> Floats:
         """Return (rows, 4): each row's product with the mean of the mix by bandwidth, and its -log typicality."""
@@ -342,37 +343,55 @@ class Mix:
     def _starts(self) -> range:
         return range(0, len(self.bandwidths2) * self.width, self.width)
 
-    def _own_of(self, rows: NDArray[np.int32]) -> Floats:
-        """Return (draws, bandwidths): the squared length of what held-out rows add to each mean."""
+    def _held_means(self, rows: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
+        """Yield (some draws, features): what held-out rows add to each mean."""
         from scipy.sparse import csr_matrix
 
         h, n = len(self.held), rows.shape[1]
-        out = np.empty((len(rows), len(self.bandwidths2)))
         for start in range(0, len(rows), 2048):
             part = rows[start : start + 2048]
             held = part < h
             ends = np.append(0, held.sum(axis=1).cumsum())
             matrix = csr_matrix((np.full(ends[-1], 1.0 / n, np.float32), part[held], ends), shape=(len(part), h))
-            means = _product(matrix, self.held_table[:, : self._starts.stop])
-            out[start : start + 2048] = np.stack([(m * m).sum(axis=1) for m in self._blocks(means)], axis=1)
-        return out
+            yield _product(matrix, self.held_table[:, : self._starts.stop])
 
-    def _of_pairs(self, null: Drawn, table: NDArray[np.float32]) -> Floats:
+    def _statistics_of(self, null: Drawn, table: NDArray[np.float32]) -> Floats:
         """Return the statistics of the null draws, with the candidates that are in them."""
-        n, h, D = len(table), len(self.held), len(null.rows)
-        draw, at = np.nonzero(null.rows >= h)
-        who = null.rows[draw, at] - h
+        n, D, draw, who = len(table), len(null.rows), null.draw, null.who
         sums = null.sums + np.stack([np.bincount(draw, c[who], minlength=D) / n for c in self._lines(table).T], axis=1)
         cluster = table[:, self._starts.stop : self._starts.stop + self.k].argmax(axis=1)
         shares = null.shares + np.bincount(draw * self.k + cluster[who], minlength=D * self.k).reshape(D, -1) / n
-        order = np.argsort(who, kind="stable")
-        draws_of = np.split(draw[order], np.searchsorted(who[order], np.arange(1, n)))
+        F = table[:, : self._starts.stop]
+        own = self._own_by_lines(null, F) if null.own is None else self._own_by_pairs(null, F)
+        return self._statistics(own, sums[:, :-1], shares, sums[:, -1], 1.0 / n)
+
+    def _own_by_lines(self, null: Drawn, F: NDArray[np.float32]) -> Floats:
+        """Return (draws, bandwidths), the squared length of each mean, from held-out rows' part of it."""
+        from scipy.sparse import csr_matrix
+
+        n, D, lines = len(F), len(null.rows), null.lines
+        ends = np.searchsorted(null.draw, np.arange(D + 1))
+        matrix = csr_matrix((np.full(ends[-1], 1.0 / n, np.float32), null.who, ends), shape=(D, n))
+        F = np.ascontiguousarray(F)
+        assert lines is not None
+
+        def part(start: int) -> Floats:  # few at a time, which stay in the cache
+            return _squares(lines[start : start + 128] + matrix[start : start + 128] @ F, self._starts)
+
+        with _threads() as pool:
+            return np.concatenate(list(pool.map(part, range(0, D, 128))))
+
+    def _own_by_pairs(self, null: Drawn, F: NDArray[np.float32]) -> Floats:
+        """Return the same from the squared length of held-out rows' part, and pairs with a candidate."""
+        n, h = len(F), len(self.held)
+        order = np.argsort(null.who, kind="stable")
+        draws_of = np.split(null.draw[order], np.searchsorted(null.who[order], np.arange(1, n)))
 
         # Of a candidate and any row of the pool, by bandwidth; with a held-out row a pair counts twice. Four float32
         # are taken as one complex128: one look-up for all bandwidths.
         pair = np.zeros((n, h + n, 4), dtype=np.float32)
         columns = [slice(at, at + self.width) for at in self._starts]
-        twice = 2.0 * table
+        twice = 2.0 * F
 
         def products(start: int) -> None:
             rows = slice(start, min(start + 1024, h))
@@ -384,15 +403,16 @@ class Mix:
             each = (line.take(null.rows[draws].T) for line, draws in zip(lines, draws_of[start:], strict=False))
             return [of_draws.view(np.float32).sum(axis=0).reshape(-1, 4) for of_draws in each]
 
+        assert null.own is not None
         own = null.own.copy()
         with _threads() as pool:
             list(pool.map(products, range(0, h, 1024)))
             for b, some in enumerate(columns):
-                pair[:, h:, b] = table[:, some] @ table[:, some].T
+                pair[:, h:, b] = F[:, some] @ F[:, some].T
             found = [sums for part in pool.map(sums_of, range(0, n, 32)) for sums in part]
         for draws, of_draws in zip(draws_of, found, strict=True):
             own[draws] += of_draws[:, : own.shape[1]].astype(np.float64) / n**2
-        return self._statistics(own, sums[:, :-1], shares, sums[:, -1], 1.0 / n)
+        return own
 
     def _draw_lines(
         self, weights: Floats, draws: int, rng: np.random.Generator
@@ -625,15 +645,29 @@ class Chance:
 class Drawn:
     """Null draws of n rows, and what their held-out rows add.
 
-    rows : int32 (draws, n), candidates from len(held) on;  own : (draws, bandwidths) squared length of their part of
-    the mean;  sums : (draws, bandwidths + 1) its product with the mean of the mix, and -log typicality;  shares :
-    (draws, k) of clusters.
+    rows : int32 (draws, n), candidates from len(held) on;  draw, who : which draws hold which candidates;  lines : float32 (draws, features) their part of the mean, or
+    None where own, (draws, bandwidths), its squared length, is known instead;  sums : (draws, bandwidths + 1) its
+    product with the mean of the mix, and -log typicality;  shares : (draws, k) of clusters.
     """
 
     rows: NDArray[np.int32]
-    own: Floats
+    draw: NDArray[np.int64]
+    who: NDArray[np.int32]
+    own: Floats | None
+    lines: NDArray[np.float32] | None
     sums: Floats
     shares: Floats
+
+
+def _squares(means: NDArray[Any], starts: range) -> Floats:
+    """Return (draws, bandwidths): the squared lengths of the parts of means that are of one bandwidth."""
+    parts = [means[:, at : at + starts.step] for at in starts]
+    return np.stack([np.einsum("ij,ij->i", m, m) for m in parts], axis=1).astype(np.float64)
+
+
+def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return `np.stack` of arrays, without a copy of a single one."""
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
 
 
 def _hash_of(*arrays: NDArray[Any]) -> int:

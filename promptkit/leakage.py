@@ -46,6 +46,7 @@ _BATCH_TEXTS = 1000
 _BATCH_HITS = 1 << 16
 _WORD_BYTES = 128  # of a longer run without a space only these bytes and its length are hashed
 _P = np.uint64(0x9E3779B97F4A7C15)
+_LOW = np.uint64(0xFFFFFFFF)
 _NO_GRAMS: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
 
@@ -129,45 +130,52 @@ def leaks(
 class Words:
     """Texts as `leaks` reads them: the hashes of all their words, which take most of its time when made from text.
 
-    words : uint64 (w,);  starts : int64 (n + 1,) where each text begins;  low : uint32 (w,) the low half of the hash of
-    the 5-gram that begins at each word, by which nearly all of them are passed over;  text : what a text is in full;
-    smallest : uint64 (n,) of each text's 5-gram hashes, where that is known already.
+    words : uint64 (w,);  starts : int64 (n + 1,) where each text begins;  low : uint32 (w,) the low halves of the
+    hashes of the 5-grams that begin at the words, ascending, by which all but a few are passed over;  places : uint32
+    (w,) at which word each of them begins;  text : what a text is in full;  smallest : uint64 (n,) of each text's
+    5-gram hashes, where that is known already.
     """
 
-    PARTS = ("words", "starts", "low")
+    PARTS = ("words", "starts", "low", "places")
 
     def __init__(
         self,
         words: NDArray[np.uint64],
         starts: NDArray[np.int64],
         low: NDArray[np.uint32],
+        places: NDArray[np.uint32],
         *,
         text: Callable[[int], str],
         smallest: NDArray[np.uint64] | None = None,
     ) -> None:
-        self.words, self.starts, self.low, self.text = words, starts, low, text
+        self.words, self.starts, self.low, self.places, self.text = words, starts, low, places, text
         self.smallest = _smallest(starts, *_every_gram(words, starts)) if smallest is None else smallest
 
     def grams(self, rows: Iterable[int]) -> list[NDArray[np.uint64]]:
         """Return the sorted distinct hashes of the word 5-grams of some of the texts."""
         return _grams([self.words[self.starts[row] : self.starts[row + 1]] for row in rows], GRAM)
 
-    def near(self, table: _Table) -> NDArray[np.int64]:
-        """Return where 5-grams begin that the table may hold, ascending; some stand across the end of their text."""
-        at = np.flatnonzero(table.maybe_holds(self.low))
-        own = np.unique((table.grams & np.uint64(0xFFFFFFFF)).astype(np.uint32))
-        return at[_is_in(own, self.low[at])]
+    def near(self, grams: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return where some 5-grams may begin, ascending; some of them stand across the end of their text."""
+        own = np.unique((grams & _LOW).astype(np.uint32))
+        first = np.searchsorted(self.low, own)
+        n = np.searchsorted(self.low, own, side="right") - first
+        at = self.places[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())]
+        at.sort()
+        return at.astype(np.int64)
 
 
 def hashed(texts: Sequence[str]) -> Mapping[str, NDArray[Any]]:
     """Return the arrays of `Words` by name."""
     each = list(_word_hashes(texts))
     words = np.concatenate([_NO_GRAMS, *each])
-    low = np.empty(len(words), dtype=np.uint32)
+    keys = np.arange(len(words), dtype=np.uint64)  # the place in the lower half, the hash above it
     for at in range(0, len(words), 1 << 17):  # blocks, and four words more: the last grams need them
         grams = _scramble(_raw(words[at : at + (1 << 17) + GRAM - 1], None, GRAM))[: 1 << 17]
-        low[at : at + len(grams)] = (grams & np.uint64(0xFFFFFFFF)).astype(np.uint32)[: len(low) - at]
-    return {"words": words, "starts": _starts(each), "low": low}
+        keys[at : at + len(grams)] |= grams << np.uint64(32)
+    keys.sort()
+    low, places = (keys >> np.uint64(32)).astype(np.uint32), (keys & _LOW).astype(np.uint32)
+    return {"words": words, "starts": _starts(each), "low": low, "places": places}
 
 
 def gram_sets(hashes: Mapping[str, NDArray[Any]]) -> list[NDArray[np.uint64]]:
@@ -265,8 +273,7 @@ class _CandidateIndex:
         self.by_words: dict[bytes, list[int]] = {}
         for c, w in enumerate(words):
             self.by_words.setdefault(w.tobytes(), []).append(c)
-        self.lengths = np.unique([len(w) for w in words])
-        self.first_words = np.unique(np.concatenate([_NO_GRAMS, *(w[:1] for w in words)]))
+        self.smallest = np.unique(np.array([s[0] if len(s) else 0 for s in self.sets[GRAM]], dtype=np.uint64))
         self.least = max(1.0, JACCARD * min((len(s) for s in self.sets[GRAM] if len(s)), default=0))
         self.equal: dict[int, int] = {}
         self.kept: list[NDArray[np.uint64]] = []
@@ -275,8 +282,8 @@ class _CandidateIndex:
     def read(self, training: Iterable[str] | Words) -> None:
         if isinstance(training, Words):
             words, starts = training.words, training.starts
-            self._read_copies(words, starts, 0, training.text)
-            at = training.near(self.tables[GRAM])
+            self._read_copies(words, starts, training.smallest, 0, training.text)
+            at = training.near(self.tables[GRAM].grams)
             # In parts that stay in the cache, each of whole texts.
             cuts = np.searchsorted(starts, at[::_BATCH_HITS], side="right") - 1
             cuts = np.unique(np.append(cuts, len(starts) - 1)).tolist()
@@ -294,9 +301,10 @@ class _CandidateIndex:
         def batch() -> None:
             each = list(_word_hashes(texts))
             words, starts = np.concatenate([_NO_GRAMS, *each]), _starts(each)
-            self._read_copies(words, starts, row, lambda i: texts[i - row])
             at, grams = _every_gram(words, starts)
-            self._read_hits(words, starts, at, grams, _smallest(starts, at, grams), row)
+            smallest = _smallest(starts, at, grams)
+            self._read_copies(words, starts, smallest, row, lambda i: texts[i - row])
+            self._read_hits(words, starts, at, grams, smallest, row)
 
         for text in training:
             texts.append(text)
@@ -308,14 +316,11 @@ class _CandidateIndex:
             batch()
 
     def _read_copies(
-        self, words: NDArray[np.uint64], starts: NDArray[np.int64], row: int, text: Callable[[int], str]
-    ) -> None:
+        self, words: NDArray[np.uint64], starts: NDArray[np.int64], smallest: NDArray[np.uint64], row: int,
+        text: Callable[[int], str],
+    ) -> None:  # fmt: skip
         """Note which candidates equal one of some training texts, given by their words; `row` is that of the first."""
-        length = np.diff(starts)
-        likely = np.flatnonzero(np.isin(length, self.lengths))
-        has_words = likely[length[likely] > 0]
-        likely = np.union1d(likely[length[likely] == 0], has_words[_is_in(self.first_words, words[starts[has_words]])])
-        for i in likely.tolist():
+        for i in np.flatnonzero(_is_in(self.smallest, smallest)).tolist():
             for c in self.by_words.get(words[starts[i] : starts[i + 1]].tobytes(), ()):
                 if c not in self.equal and normalise(text(row + i)) == self.normalised[c]:  # as are the words
                     self.equal[c] = row + i
@@ -432,9 +437,9 @@ class _Table:
         hit = self.grams[at] == grams[where]
         return where[hit], at[hit]
 
-    def maybe_holds(self, grams: NDArray[Any]) -> NDArray[np.bool_]:
-        """Say of each gram, or its low half, whether it may be in the table; a no is certain."""
-        return np.asarray(self._maybe[grams & grams.dtype.type(self._mask)])
+    def maybe_holds(self, grams: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Say of each gram whether it may be in the table; a no is certain."""
+        return np.asarray(self._maybe[grams & self._mask])
 
     def note(self, at: NDArray[np.int64], bits: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
         np.bitwise_or.at(self.seen, at, bits)

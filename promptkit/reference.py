@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, "int | None"], None]
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MANIFEST = "reference.json"
 WEIGHTS = ("rows", "tokens")
 MASS_ROWS = 5000  # of the fit that are read for the domains of the mix

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from promptkit import comparison
 from promptkit import distances as ds
 from promptkit.comparison import CHANGES, STATISTICS, Mix, Rows
 from promptkit.inference import draw_subsets, t
@@ -239,19 +240,23 @@ def test_draws_that_are_kept_are_those_that_are_made_anew():
     assert rng.random() == plain.random()  # left as drawing leaves it
 
 
-def test_summing_pairs_gives_what_summing_lines_gives():
+@pytest.mark.parametrize("most", [comparison.MAX_PAIRED, 0], ids=["pairs", "lines"])
+def test_summing_what_candidates_add_gives_what_summing_all_gives(most, monkeypatch):
+    monkeypatch.setattr(comparison, "MAX_PAIRED", most)
     mix, draw = fitted(4)
     c = draw(20, np.random.default_rng(2))
     table, w = mix.table(c), c.weights
-    assert mix._by_pairs(w)
-    by_pairs = mix._of_pairs(mix._draw_pairs(20, 99, np.random.default_rng(3)), table)
-    lines = mix._draw_lines(w, 99, np.random.default_rng(3))
-    by_lines = np.concatenate([mix.statistics(h + in_it @ table, 1 / 20) for h, in_it in lines])
-    np.testing.assert_allclose(by_pairs, by_lines, atol=2e-6)
+    null = mix._draw(20, 99, np.random.default_rng(3))
+    assert (null.own is None, null.lines is None) == (not most, bool(most))
+    found = mix._statistics_of(null, table)
+    whole = mix._draw_lines(w, 99, np.random.default_rng(3))
+    np.testing.assert_allclose(
+        found, np.concatenate([mix.statistics(h + in_it @ table, 1 / 20) for h, in_it in whole]), atol=2e-6
+    )
     # Drawn one by one: the same rows, means of float64.
     pool = np.concatenate([mix.held_table, table]).astype(np.float64)
     rows = np.concatenate(list(mix._null_rows(20, 99, np.random.default_rng(3))))
-    np.testing.assert_allclose(by_pairs, mix.statistics(pool[rows].mean(axis=1), 1 / 20), atol=2e-6)
+    np.testing.assert_allclose(found, mix.statistics(pool[rows].mean(axis=1), 1 / 20), atol=2e-6)
 
 
 def test_coverage_interval_holds_the_value_and_widens_with_fewer_prompts():

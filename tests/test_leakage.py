@@ -232,7 +232,9 @@ def test_hashing_in_blocks_changes_nothing(training):
     stored = leakage.Words(**leakage.hashed(texts), text=texts.__getitem__)
     assert len(stored.words) > 1 << 17
     grams = leakage._scramble(leakage._raw(stored.words, None, leakage.GRAM)) & np.uint64(0xFFFFFFFF)
-    np.testing.assert_array_equal(stored.low, grams)
+    np.testing.assert_array_equal(stored.low, grams[stored.places])
+    np.testing.assert_array_equal(np.sort(stored.places), np.arange(len(grams)))
+    assert (np.diff(stored.low.astype(np.int64)) >= 0).all()
     assert leakage.leaks(training[:5], stored) == leakage.leaks(training[:5], texts)
 
 

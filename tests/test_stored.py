@@ -84,7 +84,8 @@ FRAME = ("shard", "row", "id", "source", "text", "n_prompt_tokens", "n_response_
          "n_turns", "has_tools", "truncated", "language")  # fmt: skip
 
 
-def test_stored_draws_are_found_and_change_nothing(bare, stored, monkeypatch):
+@pytest.mark.parametrize(("kind", "most"), [("own", comparison.MAX_PAIRED), ("lines", 0)])
+def test_stored_draws_are_found_and_change_nothing(bare, kind, most, monkeypatch, tmp_path):
     """With the default draws a set of 50 finds its null in the reference, and it is what would be drawn.
 
     Its floor it finds only where it has no domain that the mix has not; that one is drawn.
@@ -101,13 +102,16 @@ def test_stored_draws_are_found_and_change_nothing(bare, stored, monkeypatch):
         s = scoring.score(texts(50, 7), r)
         return {k: v for k, v in s.to_json().items() if k != "reference"}, [s.null[k].tobytes() for k in sorted(s.null)]
 
+    monkeypatch.setattr(comparison, "MAX_PAIRED", most)
+    bare.kept.clear()
+    stored = scoring.learn(bare).save(tmp_path / "reference")
     drawn = plain(bare)
     monkeypatch.setattr(comparison.Mix, "_find", watched)
     assert plain(reference.load_reference(stored)) == drawn
-    assert ("own", True) in asked
+    assert (kind, True) in asked
 
 
 def test_a_mix_too_small_for_the_stored_sizes_is_learned_too():
     learned = scoring.learn(fitted(110)).learned()
     assert "mean" in learned
-    assert "own" not in learned
+    assert not {"own", "lines", "floor"} & set(learned)
