@@ -229,10 +229,11 @@ class LexicalProfile:
         flat, starts = join(rows)
         column, known = find(a["terms"], flat)
         w = np.where(known, column + 1, base - 1)  # 0 is the start mark, base - 1 an id that the mix never used
-        v, u = _before(w, starts)
+        v, _ = _before(w, starts)
 
         pair, pair_known = find(a["bi_keys"], v * base + w)
-        context, context_known = find(a["bi_keys"], u * base + v)
+        first = starts[:-1][np.diff(starts) > 0]
+        context, context_known = (_behind(x, first) for x in (pair, pair_known))  # two start marks are no pair
         triple, triple_known = find(a["tri_keys"], context.astype(np.int64) * base + w)
         triple_known &= context_known
 
@@ -350,13 +351,16 @@ def _count(column: NDArray[np.int64], starts: NDArray[np.int64], n_terms: int) -
 def _before(w: NDArray[np.int64], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the symbol before each and the one before that; 0, the start mark, where the text begins."""
     first = starts[:-1][np.diff(starts) > 0]
-    v = np.zeros_like(w)
-    v[1:] = w[:-1]
-    v[first] = 0
-    u = np.zeros_like(w)
-    u[1:] = v[:-1]
-    u[first] = 0
-    return v, u
+    v = _behind(w, first)
+    return v, _behind(v, first)
+
+
+def _behind(values: NDArray[Any], first: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the value before each; 0 for the first ones of texts."""
+    out = np.zeros_like(values)
+    out[1:] = values[:-1]
+    out[first] = 0
+    return out
 
 
 # ------------------------------------------------------------------------------------------------- small parts

@@ -521,29 +521,39 @@ def _prepare(weights: Floats, reference: Reference, *, seed: int, draws: int, we
 
 
 def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[Rows, list[str], Floats]:
-    """Return the rows of the reference's sample, the names of all domains, and the rows' weights."""
+    """Return the rows of the reference's sample, the names of all domains, and the rows' weights: kept for the next score.
+
+    Domains that neither has are named too: so the mix, and its draws, are the same for all sets with labels of ours.
+    """
+    from promptkit.domains import DOMAINS
+
     sample = reference.sample
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight {weight!r} is unknown", hint="known: rows, tokens")
+    listed = reference.domains["domain"].to_list()
+    names = [*listed, *sorted({*sample["domain"].unique().to_list(), *DOMAINS, *compared}.difference(listed))]
+    key = "rows", weight
+    if key in reference.kept and reference.kept[key][1] == names:
+        kept: tuple[Rows, list[str], Floats] = reference.kept[key]
+        return kept
     if weight == "tokens":
         weights = sample["n_supervised_tokens"].fill_null(0).to_numpy().astype(np.float64)
         if not weights.sum():
             raise InputError("no row of the mix has supervised tokens to weigh it by", hint='use weight="rows"')
     else:
         weights = np.ones(len(sample))
-    labels = sample["domain"].to_list()
-    names = list(dict.fromkeys([*reference.domains["domain"].to_list(), *sorted({*labels, *compared})]))
     code = {d: i for i, d in enumerate(names)}
     typicality = np.full(len(sample), np.nan)
     typicality[reference.prompts.rows] = reference.prompts.p
     rows = Rows(
         X=np.asarray(reference.X, dtype=np.float32),
         clusters=sample["cluster"].to_numpy().astype(np.int64),
-        domains=np.array([code[d] for d in labels], dtype=np.int64),
+        domains=sample["domain"].replace_strict(code).to_numpy().astype(np.int64),
         typicality=typicality,
         units=sample["unit"].to_numpy().astype(np.int64),
         weights=weights / weights.sum(),
     )
+    reference.kept[key] = rows, names, weights
     return rows, names, weights
 
 
