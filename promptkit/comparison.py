@@ -141,8 +141,9 @@ class Mix:
                 key = self._floor_key(self.draw_held(n, FLOOR_DRAWS, np.random.default_rng([0, n]))[0])
                 found["floor"][key] = self._chance(weights, rng).to_array()
                 null = self._draw(n, NULL_DRAWS, rng)
-                name, array = ("own", null.own) if null.lines is None else ("lines", null.lines)
-                found[name][_hash_of(null.rows)] = array
+                for name, array in (("own", null.own), ("lines", null.lines)):
+                    if array is not None:
+                        found[name][_hash_of(null.rows)] = array
         out: dict[str, NDArray[Any]] = {}
         for name, arrays in found.items():
             if arrays:  # none for a mix too small for a set of any of these sizes
@@ -277,22 +278,35 @@ class Mix:
             belong=means[:, -1].astype(np.float64),
         )
 
-    def test(self, table: NDArray[np.float32], weights: Floats, *, draws: int, rng: np.random.Generator) -> Joint:
-        """Return the calibrated p-values of the candidates, given as their table; three batches of `draws`."""
+    def test(
+        self, table: NDArray[np.float32], weights: Floats, *, draws: int, rng: np.random.Generator,
+        own: Floats | None = None,
+    ) -> Joint:  # fmt: skip
+        """Return the calibrated p-values of the candidates, given as their table; three batches of `draws`.
+
+        `own` is what `begin` gave for the vectors of these candidates.
+        """
         squares = float(weights @ weights)
         observed = self.statistics((weights.astype(np.float32) @ table)[None], squares)[0]
         null = self._null(weights, draws, rng)
         if isinstance(null, Drawn):
-            values = self._statistics_of(null, table)
+            own = self._own_of(null, table[:, : self._starts.stop]) if own is None else own
+            values = self._statistics_of(null, table, own)
         else:
             with _threads() as pool:
                 values = np.concatenate(list(pool.map(lambda x: self.statistics(x[0] + x[1] @ table, squares), null)))
         return inference.Ranking(np.split(values, 3), STATISTICS, FAMILIES).joint(observed)
 
-    def draw(self, weights: Floats, draws: int, rng: np.random.Generator) -> None:
+    def draw(self, weights: Floats, draws: int, rng: np.random.Generator) -> Drawn | None:
         """Make all draws that `chance` and then `test` of a set with these weights need, and keep them."""
         self.chance(weights, rng)
-        self._null(weights, draws, rng)
+        null = self._null(weights, draws, rng)
+        return null if isinstance(null, Drawn) else None
+
+    def begin(self, X: NDArray[np.float32], weights: Floats, draws: int, rng: np.random.Generator) -> Floats | None:
+        """Return that part of `test` which takes longest and needs vectors alone; None where it has no such part."""
+        null = self.draw(weights, draws, rng)
+        return None if null is None else self._own_of(null, self.features(X))
 
     def _null(
         self, weights: Floats, draws: int, rng: np.random.Generator
@@ -355,18 +369,20 @@ class Mix:
             matrix = csr_matrix((np.full(ends[-1], 1.0 / n, np.float32), part[held], ends), shape=(len(part), h))
             yield _product(matrix, self.held_table[:, : self._starts.stop])
 
-    def _statistics_of(self, null: Drawn, table: NDArray[np.float32]) -> Floats:
+    def _statistics_of(self, null: Drawn, table: NDArray[np.float32], own: Floats) -> Floats:
         """Return the statistics of the null draws, with the candidates that are in them."""
         n, D, draw, who = len(table), len(null.rows), null.draw, null.who
         sums = null.sums + np.stack([np.bincount(draw, c[who], minlength=D) / n for c in self._lines(table).T], axis=1)
         cluster = table[:, self._starts.stop : self._starts.stop + self.k].argmax(axis=1)
         shares = null.shares + np.bincount(draw * self.k + cluster[who], minlength=D * self.k).reshape(D, -1) / n
-        F = table[:, : self._starts.stop]
-        own = self._own_by_lines(null, F) if null.own is None else self._own_by_pairs(null, F)
         return self._statistics(own, sums[:, :-1], shares, sums[:, -1], 1.0 / n)
 
+    def _own_of(self, null: Drawn, F: NDArray[np.float32]) -> Floats:
+        """Return (draws, bandwidths): the squared length of each mean, with the candidates of features F in it."""
+        return self._own_by_lines(null, F) if null.own is None else self._own_by_pairs(null, F)
+
     def _own_by_lines(self, null: Drawn, F: NDArray[np.float32]) -> Floats:
-        """Return (draws, bandwidths), the squared length of each mean, from held-out rows' part of it."""
+        """Return it from held-out rows' part of each mean."""
         from scipy.sparse import csr_matrix
 
         n, D, lines = len(F), len(null.rows), null.lines
@@ -382,7 +398,7 @@ class Mix:
             return np.concatenate(list(pool.map(part, range(0, D, 128))))
 
     def _own_by_pairs(self, null: Drawn, F: NDArray[np.float32]) -> Floats:
-        """Return the same from the squared length of held-out rows' part, and pairs with a candidate."""
+        """Return it from the squared length of held-out rows' part, and pairs with a candidate."""
         n, h = len(F), len(self.held)
         order = np.argsort(null.who, kind="stable")
         draws_of = np.split(null.draw[order], np.searchsorted(null.who[order], np.arange(1, n)))
@@ -404,7 +420,7 @@ class Mix:
             return [of_draws.view(np.float32).sum(axis=0).reshape(-1, 4) for of_draws in each]
 
         assert null.own is not None
-        own = null.own.copy()
+        own: Floats = null.own.copy()
         with _threads() as pool:
             list(pool.map(products, range(0, h, 1024)))
             for b, some in enumerate(columns):
@@ -461,7 +477,7 @@ class Mix:
                 K = self._to_fit.shape[1]
                 j = np.arange(K)
                 all_miss = np.concatenate([[1.0], np.cumprod(np.maximum(K - min(old, K) - j, 0) / (K - j))])
-                miss = miss * all_miss[(self._to_fit >= reach[:, None]).sum(axis=1)]
+                miss = miss * all_miss[np.count_nonzero(self._to_fit >= reach[:, None], axis=1)]
             return float(1.0 - (w @ miss if old else miss))
 
         reach = self._reaches(H, n)
@@ -472,12 +488,13 @@ class Mix:
         shorter = self._reaches(H, n // 2)
         near, chance_of_half = np.packbits(to_set >= shorter, axis=1), by_chance(n // 2, shorter)
 
-        def of_half(half: NDArray[np.int64]) -> float:
-            return float(w @ np.unpackbits(np.bitwise_or.reduce(near[half], axis=0), count=m)) / chance_of_half
+        def of_halves(halves: NDArray[np.int64]) -> Floats:
+            reached = np.stack([np.bitwise_or.reduce(near[half], axis=0) for half in halves])
+            return np.asarray(np.unpackbits(reached, axis=1, count=m) @ w / chance_of_half)
 
         # The held-out rows are a sample of the mix too: which of them are in reach is as good as their number.
         of_rows = float((w**2 * (hit - w @ hit) ** 2).sum()) / chance**2
-        low, high = inference.half_sample(n, of_half, centre=value, extra=of_rows, rng=rng)
+        low, high = inference.half_sample(n, of_halves, centre=value, extra=of_rows, rng=rng)
         return value, (max(0.0, low), high)
 
     @cached_property
@@ -645,9 +662,10 @@ class Chance:
 class Drawn:
     """Null draws of n rows, and what their held-out rows add.
 
-    rows : int32 (draws, n), candidates from len(held) on;  draw, who : which draws hold which candidates;  lines : float32 (draws, features) their part of the mean, or
-    None where own, (draws, bandwidths), its squared length, is known instead;  sums : (draws, bandwidths + 1) its
-    product with the mean of the mix, and -log typicality;  shares : (draws, k) of clusters.
+    rows : int32 (draws, n), candidates from len(held) on;  draw, who : which draws hold which candidates;  lines :
+    float32 (draws, features) what held-out rows add to the mean, or None where own, (draws, bandwidths), its squared
+    length, is known instead;  sums : (draws, bandwidths + 1) its product with the mean of the mix, and -log typicality;
+    shares : (draws, k) of clusters.
     """
 
     rows: NDArray[np.int32]

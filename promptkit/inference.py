@@ -431,7 +431,7 @@ def bootstrap(
 
 def half_sample(
     n: int,
-    statistic: Callable[[NDArray[np.int64]], float],
+    statistic: Callable[[NDArray[np.int64]], Floats],
     *,
     centre: float,
     extra: float = 0.0,
@@ -442,11 +442,12 @@ def half_sample(
     """Return centre +- t sd over random halves: subsampling, for what resampling with repeats would spoil.
 
     Halves drawn *without* replacement scatter about the whole exactly as the whole scatters about the truth:
-    s^2 (1/(n/2) - 1/n) = s^2 / n (the delete-half jackknife). `statistic` takes row numbers. `extra` is a variance
-    that the rows do not show, such as that of the other side of a comparison.
+    s^2 (1/(n/2) - 1/n) = s^2 / n (the delete-half jackknife). `statistic` takes the row numbers of all halves, (draws,
+    n // 2), and gives (draws,). `extra` is a variance that the rows do not show, such as that of the other side of a
+    comparison.
     """
     rows = draw_subsets(max(1, n // 2), n, draws, rng=rng)
-    variance = float(np.var([statistic(r.astype(np.int64)) for r in rows], ddof=1)) + extra
+    variance = float(np.var(statistic(rows.astype(np.int64)), ddof=1)) + extra
     half = t(level, n - 1) * math.sqrt(variance)
     return centre - half, centre + half
 

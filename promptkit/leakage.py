@@ -89,7 +89,7 @@ def near_duplicate_groups(texts: Sequence[str], sets: Sequence[NDArray[np.uint64
 
 
 def leaks(
-    candidates: Sequence[str], training: Iterable[str] | Words, *, min_share: float = MIN_SHARE
+    candidates: Sequence[str] | CandidateIndex, training: Iterable[str] | Words, *, min_share: float = MIN_SHARE
 ) -> list[dict[str, Any] | None]:
     """Return, for each candidate, what the training texts hold of it: None, or {kind, share, row, ngram_8, ngram_13}.
 
@@ -102,15 +102,16 @@ def leaks(
     A gram in more than ten *distinct* training texts is boilerplate (a system prompt, a tool schema) and counts
     neither for nor against. Distinct is counted by the smallest 5-gram hash of each text, so that twenty rollouts of
     one task are one or two texts and not a template. `training` is read once, in order; memory is flat in it. Hashed
-    before (`Words`), only the texts of it that share a word 5-gram with a candidate are looked at.
+    before (`Words`), only the texts of it that share a word 5-gram with a candidate are looked at. `candidates` may be
+    an index of them that has read nothing yet.
     Translations and paraphrases are not found.
     """
-    index = _CandidateIndex(candidates)
+    index = candidates if isinstance(candidates, CandidateIndex) else CandidateIndex(candidates)
     index.read(training)
     near = index.near()
     parts, ones = {f"ngram_{n}": index.shares(n) for n in CONTAINED}, index.shares_of_one()
     out: list[dict[str, Any] | None] = []
-    for c in range(len(candidates)):
+    for c in range(len(index.normalised)):
         shares = {name: round(part[c], 6) for name, part in parts.items()}
         part, one = shares[f"ngram_{CONTAINED[0]}"], ones[c]
         if c in index.equal:
@@ -160,9 +161,8 @@ class Words:
         own = np.unique((grams & _LOW).astype(np.uint32))
         first = np.searchsorted(self.low, own)
         n = np.searchsorted(self.low, own, side="right") - first
-        at = self.places[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())]
-        at.sort()
-        return at.astype(np.int64)
+        at: NDArray[np.uint32] = self.places[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())]
+        return np.sort(at).astype(np.int64)
 
 
 def hashed(texts: Sequence[str]) -> Mapping[str, NDArray[Any]]:
@@ -193,7 +193,7 @@ def _is_in(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
 
 def boilerplate(texts: Sequence[str], mix: Iterable[str]) -> NDArray[np.uint64]:
     """Return those word 5-grams of `texts` that more than ten distinct texts of the mix hold: a template's."""
-    index = _CandidateIndex(texts)
+    index = CandidateIndex(texts)
     index.read(mix)
     table = index.tables[GRAM]
     return table.grams[table.common()]
@@ -252,7 +252,7 @@ def jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
     return common / (len(a) + len(b) - common)
 
 
-class _CandidateIndex:
+class CandidateIndex:
     """The grams of the candidates, and what one pass over the training texts says about each gram.
 
     Training is the long side, so it is streamed against the candidates: a text that shares no gram costs one look-up

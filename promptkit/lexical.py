@@ -214,13 +214,16 @@ class LexicalProfile:
         """
         bits = np.empty(len(rows))
         left_out = _excluded(exclude, len(rows))
-        in_fit = np.isin(left_out, self._a["units"]) & (left_out >= 0)
-        plain = np.flatnonzero(~in_fit)
+        unit = np.where(np.isin(left_out, self._a["units"]), left_out, -1)  # of the fit; a plain text has none
+        plain = np.flatnonzero(unit < 0)
         sizes = np.array([len(rows[i]) for i in plain.tolist()], dtype=np.int64)
         for part in np.split(plain, _cuts(sizes, BATCH_TOKENS)):
             bits[part] = self._bits([rows[i] for i in part.tolist()], None)
-        for i in np.flatnonzero(in_fit).tolist():
-            bits[i] = self._bits([rows[i]], self._own_counts(int(left_out[i])))[0]
+        units = np.unique(unit[unit >= 0])
+        for some in np.split(units, _cuts(self._unit_tokens(units), BATCH_TOKENS)):
+            part = np.flatnonzero(np.isin(unit, some))
+            own = self._own_counts(some, np.searchsorted(some, unit[part]))
+            bits[part] = self._bits([rows[i] for i in part.tolist()], own)
         return np.round(bits, 6)
 
     def _bits(self, rows: Sequence[Ids], own: _Own | None) -> NDArray[np.float64]:
@@ -245,70 +248,99 @@ class LexicalProfile:
         t_v = _pick(a["uni_types"], v, seen_v)
         n_uv = _pick(a["bi_after"], context, context_known)
         t_uv = _pick(a["bi_types"], context, context_known)
-        n, t = float(self.n_tokens), float(len(a["terms"]))
+        n: Any = float(self.n_tokens)
+        t: Any = float(len(a["terms"]))
+        sizes = np.diff(starts)
+        owner = np.repeat(np.arange(len(rows)), sizes)
         if own is not None:
-            c_w -= own.of("uni", w)
-            c_vw -= own.of("bi", np.where(pair_known, pair, -1))
-            c_uvw -= own.of("tri", np.where(triple_known, triple, -1))
-            n_v, t_v = n_v - own.of("uni_after", v), t_v - own.of("uni_types", v)
+            whose = own.of_text[owner]
+            c_w -= own.count("uni", w, whose)
+            c_vw -= own.count("bi", np.where(pair_known, pair, -1), whose)
+            c_uvw -= own.count("tri", np.where(triple_known, triple, -1), whose)
+            n_v, t_v = n_v - own.count("uni_after", v, whose), t_v - own.count("uni_types", v, whose)
             at = np.where(context_known, context, -1)
-            n_uv, t_uv = n_uv - own.of("bi_after", at), t_uv - own.of("bi_types", at)
-            n, t = n - own.n, t - own.t
-        t = max(t, 1.0)  # an empty mix knows nothing: uniform
+            n_uv, t_uv = n_uv - own.count("bi_after", at, whose), t_uv - own.count("bi_types", at, whose)
+            n, t = n - own.n[whose], t - own.t[whose]
+        t = np.maximum(t, 1.0)  # an empty mix knows nothing: uniform
         p = (c_w + t / self.n_vocab) / (n + t)
         p = _mix(c_vw, n_v, t_v, p)
         p = _mix(c_uvw, n_uv, t_uv, p)
-        sizes = np.diff(starts)
-        owner = np.repeat(np.arange(len(rows)), sizes)
         total = np.bincount(owner, -np.log2(p), minlength=len(rows))
         return np.where(sizes > 0, total / np.maximum(sizes, 1), np.log2(self.n_vocab))
 
-    def _own_counts(self, unit: int) -> _Own:
-        """Return what the fit rows of `unit` added to the counts."""
+    def _unit_tokens(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens of the fit each of some units, ascending, has."""
+        at, known = find(units, np.asarray(self._a["units"]))
+        return np.bincount(at[known], np.diff(self._a["id_starts"])[known], minlength=len(units)).astype(np.int64)
+
+    def _own_counts(self, units: NDArray[np.int64], of_text: NDArray[np.int64]) -> _Own:
+        """Return what the fit rows of each of some units, ascending, added to the counts."""
         a, base = self._a, len(self._a["terms"]) + 2
         starts = a["id_starts"]
-        rows = np.flatnonzero(np.asarray(a["units"]) == unit)
+        unit_of_row, known = find(units, np.asarray(a["units"]))
+        rows = np.flatnonzero(known)
         flat, own_starts = join([np.asarray(a["ids"][starts[r] : starts[r + 1]]) for r in rows])
+        whose = np.repeat(unit_of_row[rows], np.diff(own_starts))
         w = flat + 1
         v, u = _before(w, own_starts)
         pair = find(a["bi_keys"], v * base + w)[0]
-        context, has_context = find(a["bi_keys"], u * base + v)
-        triple = find(a["tri_keys"], context.astype(np.int64) * base + w)[0][has_context]
-        tables: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        tables["uni"] = np.unique(w, return_counts=True)
-        tables["bi"] = np.unique(pair, return_counts=True)
-        tables["tri"] = np.unique(triple, return_counts=True)
-        tables["uni_after"] = np.unique(v, return_counts=True)
-        tables["bi_after"] = np.unique(context[has_context], return_counts=True)
+        context, has = find(a["bi_keys"], u * base + v)
+        triple = find(a["tri_keys"], context.astype(np.int64) * base + w)[0][has]
+        counted = {
+            "uni": (w, whose), "bi": (pair, whose), "tri": (triple, whose[has]), "uni_after": (v, whose),
+            "bi_after": (context[has], whose[has]),
+        }  # fmt: skip
+        tables = {name: _counts(of, values) for name, (values, of) in counted.items()}
         # A context loses a type where the unit holds all occurrences of the n-gram.
-        pairs, triples = _all_of(tables["bi"], a["bi_count"]), _all_of(tables["tri"], a["tri_count"])
-        tables["uni_types"] = np.unique(a["bi_keys"][pairs] // base, return_counts=True)
-        tables["bi_types"] = np.unique(a["tri_keys"][triples] // base, return_counts=True)
-        return _Own(tables, float(len(flat)), float(len(_all_of(tables["uni"], a["uni_count"]))))
+        (pairs, of_pair), (triples, of_triple), (_, of_word) = (
+            _all_of(tables[name], a[f"{name}_count"]) for name in ("bi", "tri", "uni")
+        )
+        tables["uni_types"] = _counts(of_pair, a["bi_keys"][pairs] // base)
+        tables["bi_types"] = _counts(of_triple, a["tri_keys"][triples] // base)
+        n, t = (np.bincount(x, minlength=len(units)).astype(np.float64) for x in (whose, of_word))
+        return _Own(of_text, tables, n, t)
 
 
 @dataclass(frozen=True)
 class _Own:
-    """The share of one unit in the counts: name -> (index, count), tokens and types."""
+    """The share of some units in the counts.
 
+    of_text : (m,) which of the units each text is left without;  tables : name -> (keys, counts), keys of unit and
+    index (`_keys`), ascending;  n, t : (units,) tokens and types.
+    """
+
+    of_text: NDArray[np.int64]
     tables: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
-    n: float
-    t: float
+    n: NDArray[np.float64]
+    t: NDArray[np.float64]
 
-    def of(self, name: str, index: NDArray[Any]) -> NDArray[np.float64]:
+    def count(self, name: str, index: NDArray[Any], unit: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what the unit of each index, -1 for none, added to its count."""
         keys, counts = self.tables[name]
-        at, known = find(keys, index)
-        return _pick(counts, at, known)
+        at, known = find(keys, _keys(unit, index))
+        return _pick(counts, at, known & (index >= 0))
+
+
+def _keys(unit: NDArray[np.int64], index: NDArray[Any]) -> NDArray[np.int64]:
+    return np.asarray((unit << 40) + index)  # an index is below the 2**31 entries of a table, or an id
+
+
+def _counts(unit: NDArray[np.int64], index: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.unique(_keys(unit, index), return_counts=True)
 
 
 def _excluded(exclude: Ids | None, m: int) -> NDArray[np.int64]:
     return np.full(m, -1, dtype=np.int64) if exclude is None else np.asarray(exclude, dtype=np.int64)
 
 
-def _all_of(table: tuple[NDArray[np.int64], NDArray[np.int64]], total: NDArray[Any]) -> NDArray[np.int64]:
-    index, count = table
-    whole: NDArray[np.int64] = index[total[index] == count]
-    return whole
+def _all_of(
+    table: tuple[NDArray[np.int64], NDArray[np.int64]], total: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return index and unit of those entries that are of one unit alone."""
+    keys, count = table
+    unit, index = keys >> 40, keys & ((1 << 40) - 1)
+    whole = total[index] == count
+    return index[whole], unit[whole]
 
 
 def _mix(
@@ -414,7 +446,7 @@ def _top(
     size = 128 if n >= 128 * k else 1
     peaks = similar[: n // size * size].reshape(-1, size, m).max(axis=1)
     least = np.maximum(np.partition(peaks, len(peaks) - k, axis=0)[len(peaks) - k] - np.float32(2e-6), 0.0)
-    column, row = np.nonzero((similar >= least).T)
+    row, column = np.nonzero(similar >= least)
     values = np.round(similar[row, column].astype(np.float64), 6)
     order = np.lexsort((row, -values, column))
     column, row, values = column[order], row[order], values[order]

@@ -220,12 +220,15 @@ class Reference:
         """Return the regions (m, R) of vectors (m, d), for `View.typicality`: finer than what is shown, and unnamed."""
         return regions.assign_all(X, self._arrays["regions"])
 
-    def find_units(self, texts: Sequence[str]) -> NDArray[np.int64]:
+    def find_units(
+        self, texts: Sequence[str], *, grams: Sequence[NDArray[np.uint64]] | None = None
+    ) -> NDArray[np.int64]:
         """Return the unit of the mix that each text belongs to, int64 (m,); -1 where it is not in the sample.
 
         A text belongs to a unit if it equals one of its openings (white space and case aside) or shares 80 % of its
         word 5-grams with one (Jaccard). Candidates come from 64 smallest gram hashes per row; then the true overlap.
         Rows of a template family (see `_units`) are found by copy only: a new issue below an old system turn is new.
+        `grams` are the texts' word 5-grams (`leakage.CandidateIndex.sets`), where they are at hand.
         """
         from promptkit.leakage import JACCARD, jaccard
 
@@ -235,7 +238,7 @@ class Reference:
         at, known = find(exact, _text_hashes(texts))
         found[known] = units[exact_row[at[known]]]
         unknown = [i for i in np.flatnonzero(~known).tolist() if texts[i].strip()]
-        grams = _gram_sets([texts[i] for i in unknown])
+        grams = _gram_sets([texts[i] for i in unknown]) if grams is None else [grams[i] for i in unknown]
         # Pairs of a text and a row that holds one of its hashes, and how many hashes they share.
         sketches = [own[:_SKETCH] for own in grams]
         ours = np.concatenate([np.zeros(0, dtype=np.uint64), *sketches])
@@ -243,7 +246,9 @@ class Reference:
         n_met = high - low
         met = holders[np.repeat(low - np.cumsum(n_met) + n_met, n_met) + np.arange(n_met.sum())]
         of_text = np.repeat(np.repeat(np.arange(len(grams)), [len(s) for s in sketches]), n_met)
-        pairs, hits = np.unique(of_text * len(units) + met, return_counts=True)
+        small = len(grams) * len(units) < 1 << 31  # sorted twice as fast
+        pairs = (of_text * len(units) + met).astype(np.int32 if small else np.int64)
+        pairs, hits = np.unique(pairs, return_counts=True)
         text, row = np.divmod(pairs, max(len(units), 1))
         # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
         least = np.array([max(1, len(s) // 3) for s in sketches], dtype=np.int64)

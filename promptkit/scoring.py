@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,10 +223,13 @@ def _score(
     if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
         raise InputError("weights of candidates must be finite, not negative and not all zero")
     weights /= weights.sum()
+    begin = partial(_begin, weights, reference, seed=seed, draws=draws, weight=weight)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(_prepare, weights, reference, seed=seed, draws=draws, weight=weight)
-        seen = _look(prompts, reference, label)
-    found = _as_set(seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin)
+        begun = [pool.submit(begin, None)]
+        seen = _look(prompts, reference, label, embedded=lambda *of: begun.append(pool.submit(begin, of)))
+    found = _as_set(
+        seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin, own=begun[1].result()
+    )
 
     shares = _domain_table(found)
     clusters = _cluster_table(found, reference)
@@ -361,15 +365,23 @@ class _Seen:
         return not np.isnan(self.typicality).any()
 
 
-def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -> _Seen:
+def _look(
+    prompts: list[Prompt],
+    reference: Reference,
+    label: Labeller | None,
+    *,
+    embedded: Callable[[list[str], NDArray[np.float32]], object] | None = None,
+) -> _Seen:
+    """Return what is known of each prompt; `embedded` is called as soon as there are vectors of their texts."""
     from concurrent.futures import ThreadPoolExecutor
 
     from promptkit import domains
-    from promptkit.leakage import leaks
+    from promptkit.leakage import GRAM, CandidateIndex, leaks
 
     texts = [opening(p.messages) for p in prompts]
+    grams = CandidateIndex(texts)
     pool = ThreadPoolExecutor(1)
-    leaked = pool.submit(leaks, texts, reference.words)  # look-ups, which in large part leave other threads free
+    leaked = pool.submit(leaks, grams, reference.words)  # look-ups, which in large part leave other threads free
     pool.shutdown(wait=False)  # no more is asked of it
     ids = reference.tokenizer.encode_batch(texts)
     X = checked(reference.embed(texts, ids=ids), "candidates")
@@ -379,8 +391,11 @@ def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -
             f"{len(texts)} of {reference.X.shape[1]} as in the reference",
             hint="use the embedder, and its version, that the reference was built with",
         )
+    X = X.astype(np.float32, copy=False)
+    if embedded:
+        embedded(texts, X)
     cluster, region = reference.assign(X), reference.region(X)
-    units = reference.find_units(texts)
+    units = reference.find_units(texts, grams=grams.sets[GRAM])
     affinity, likeliest = reference.domain_evidence(texts)
     seen = reference.prompts.typicality(ids, region, affinity=affinity, domain=likeliest, exclude_units=units)
     labels = labellers.labels(
@@ -398,7 +413,7 @@ def _look(prompts: list[Prompt], reference: Reference, label: Labeller | None) -
         response_typicality[answered], response_bits[answered] = answers.typicality, answers.cross_entropy
     return _Seen(
         texts=texts,
-        X=X.astype(np.float32, copy=False),
+        X=X,
         cluster=cluster,
         units=np.asarray(units, dtype=np.int64),
         domain=own,
@@ -447,11 +462,11 @@ class _Set:
 
 
 def _as_set(
-    seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str, margin: float
-) -> _Set:
+    seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str, margin: float,
+    own: Floats | None,
+) -> _Set:  # fmt: skip
     n = len(weights)
-    # In one order, whatever the file's: draws number the candidates, and sums differ in the last bit by order.
-    order = np.array(sorted(range(n), key=lambda i: (seen.texts[i], weights[i], seen.compared[i])), dtype=np.int64)
+    order = _in_order(seen.texts, weights, seen.compared)
     rows, names, row_weights = _mix_rows(reference, weight, seen.compared)
     code = {d: i for i, d in enumerate(names)}
     candidates = Rows(
@@ -502,26 +517,40 @@ def _as_set(
     share = float(w @ (candidates.typicality >= ALPHA))
     _fidelity(found, share)
     _excess(found, mix, features, w, chance.excess2, share)
-    found.joint = mix.test(table, w, draws=draws, rng=rng)
+    found.joint = mix.test(table, w, draws=draws, rng=rng, own=own)
     found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
     found.power = mix.power(sorted({*POWER_SIZES, n}))
     return found
 
 
-def _prepare(weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str) -> None:
-    """Make the mix and its draws, which need no prompt: products, beside the reading of the prompts, which is Python.
+def _begin(
+    weights: Floats, reference: Reference, embedded: tuple[list[str], NDArray[np.float32]] | None,
+    *, seed: int, draws: int, weight: str,
+) -> Floats | None:  # fmt: skip
+    """Make the mix and its draws, which are kept, and of texts and vectors what `Mix.begin` can say of them.
 
-    What is made is kept, and what is not (an error, prompts of a domain that the mix has not) is made where it is used.
+    These are products, for a thread beside the reading of the prompts, which is Python. None where that gains nothing:
+    then it is made where it is used.
     """
     n = len(weights)
     if n == 1 or np.ptp(weights) or gpu.asked(reference.device) != "cpu" or not len(_split(reference)[1]):
-        return
+        return None
     rows, names, _ = _mix_rows(reference, weight, [])
-    _mix(reference, rows, names, weight, seed).draw(weights / weights.sum(), draws, np.random.default_rng([seed, n]))
+    mix, rng, w = _mix(reference, rows, names, weight, seed), np.random.default_rng([seed, n]), weights / weights.sum()
+    if embedded is None:
+        mix.draw(w, draws, rng)
+        return None
+    texts, X = embedded
+    return mix.begin(X[_in_order(texts, weights)], w, draws, rng)
+
+
+def _in_order(texts: Sequence[str], *keys: Sequence[Any] | Floats) -> NDArray[np.int64]:
+    """Return candidates in one order, whatever the file's: draws number them, and sums hang on it in the last bit."""
+    return np.array(sorted(range(len(texts)), key=lambda i: (texts[i], *(k[i] for k in keys))), dtype=np.int64)
 
 
 def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[Rows, list[str], Floats]:
-    """Return the rows of the reference's sample, the names of all domains, and the rows' weights: kept for the next score.
+    """Return the rows of the reference's sample, the names of all domains, and the rows' weights, kept for the next.
 
     Domains that neither has are named too: so the mix, and its draws, are the same for all sets with labels of ours.
     """
@@ -653,9 +682,12 @@ def _overlaps(found: _Set, candidates: Rows, n_domains: int, seed: int) -> None:
         if found.n < 4:
             continue
 
-        def of(rows: NDArray[np.int64], labels: Any = labels, reference: Any = reference) -> float:
-            counts = np.bincount(labels[rows], candidates.weights[rows], minlength=len(reference))
-            return 1.0 - 0.5 * float(np.abs(counts / max(counts.sum(), 1e-300) - reference).sum())
+        def of(rows: NDArray[np.int64], labels: Any = labels, reference: Any = reference) -> Floats:
+            k = len(reference)
+            at = labels[rows] + k * np.arange(len(rows))[:, None]
+            sums = np.bincount(at.ravel(), candidates.weights[rows].ravel(), minlength=k * len(rows)).reshape(-1, k)
+            total = np.maximum(sums.sum(axis=1, keepdims=True), 1e-300)
+            return np.asarray(1.0 - 0.5 * np.abs(sums / total - reference).sum(axis=1))
 
         low, high = inference.half_sample(found.n, of, centre=value, rng=seed)
         found.intervals[name] = (max(0.0, low), min(1.0, high))

@@ -248,7 +248,7 @@ def test_summing_what_candidates_add_gives_what_summing_all_gives(most, monkeypa
     table, w = mix.table(c), c.weights
     null = mix._draw(20, 99, np.random.default_rng(3))
     assert (null.own is None, null.lines is None) == (not most, bool(most))
-    found = mix._statistics_of(null, table)
+    found = mix._statistics_of(null, table, mix._own_of(null, mix.features(c.X)))
     whole = mix._draw_lines(w, 99, np.random.default_rng(3))
     np.testing.assert_allclose(
         found, np.concatenate([mix.statistics(h + in_it @ table, 1 / 20) for h, in_it in whole]), atol=2e-6

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptkit import lexical
 from promptkit.lexical import LexicalProfile, TfIdf, _top, cut
 
 N_VOCAB = 60
@@ -159,3 +160,19 @@ def test_the_nearest_of_each_text_are_those_of_a_whole_sort(n):
         assert row[column == i].tolist() == order
         assert rank[column == i].tolist() == list(range(len(order)))
         assert value[column == i].tolist() == values[order].tolist()
+
+
+@pytest.mark.parametrize("batch", [lexical.BATCH_TOKENS, 1])
+def test_many_texts_of_units_are_scored_as_each_alone(batch, monkeypatch):
+    monkeypatch.setattr(lexical, "BATCH_TOKENS", batch)
+    train = texts(40, vocab=8)
+    units = np.arange(40) // 4 * 3
+    profile = LexicalProfile.fit(train, n_vocab=N_VOCAB, units=units)
+    new = [train[5], train[9], train[4], *texts(3, seed=9, vocab=12), np.zeros(0, np.int64), train[39]]
+    exclude = np.array([3, 6, 3, -1, 27, 28, 0, 27])  # 28 is no unit of the fit
+    found = profile.cross_entropy(new, exclude=exclude)
+    alone = [profile.cross_entropy([t], exclude=exclude[[i]])[0] for i, t in enumerate(new)]
+    assert found.tolist() == alone
+    without = [[t for t, u in zip(train, units, strict=True) if u != unit] for unit in exclude]
+    expected = [slow_bits(mix, t) if len(t) else np.log2(N_VOCAB) for mix, t in zip(without, new, strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
