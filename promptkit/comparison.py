@@ -113,6 +113,7 @@ class Mix:
         self._kept: dict[str, tuple[Any, Any, Any]] = {}  # see `_once`
         self._learned = learned or {}
         self._nearest = np.asarray(learned["nearest"]) if learned else None
+        self._within: dict[int, NDArray[np.int64]] = {}  # fitted rows in reach of each held-out one, by size of set
         self._summarise()
         self.fitted_shares = np.bincount(fitted.clusters, fitted.weights, minlength=self.k)
         self.held_table = self.table(held)
@@ -471,13 +472,15 @@ class Mix:
 
         def by_chance(size: int, reach: NDArray[Any]) -> float:
             old = round(size * n_fit / n)
-            miss = 1.0 - distances.chance_coverage(m, size - old, distances.reach_size(m, size))
+            miss: Any = 1.0 - distances.chance_coverage(m, size - old, distances.reach_size(m, size))
             if old:
                 # Of K fitted rows c are in reach: `old` of them, drawn without replacement, all miss. Unbiased in c.
                 K = self._to_fit.shape[1]
                 j = np.arange(K)
                 all_miss = np.concatenate([[1.0], np.cumprod(np.maximum(K - min(old, K) - j, 0) / (K - j))])
-                miss = miss * all_miss[np.count_nonzero(self._to_fit >= reach[:, None], axis=1)]
+                if size not in self._within:
+                    self._within[size] = np.count_nonzero(self._to_fit >= reach[:, None], axis=1)
+                miss = miss * all_miss[self._within[size]]
             return float(1.0 - (w @ miss if old else miss))
 
         reach = self._reaches(H, n)

@@ -194,15 +194,19 @@ class View:
         A text that belongs to a unit of the mix (`exclude_units`, -1: none) is scored without that unit: not among the
         neighbours, not in the counts, not among the held-out rows. Each text is scored on its own, to the last bit.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         m = len(ids)
         clusters = np.asarray(clusters, dtype=np.int64)
         exclude = np.full(m, -1, dtype=np.int64) if exclude_units is None else np.asarray(exclude_units, dtype=np.int64)
         found: list[Neighbours] = []
         closeness, bits = np.zeros((len(self.profiles), m)), np.zeros((len(self.profiles), m))
-        for f, profile in enumerate(self.profiles):
-            found.append(profile.nearest(ids, exclude=exclude, threads=threads))
-            closeness[f] = found[-1].closeness
-            bits[f] = profile.cross_entropy(ids, exclude=exclude)
+        with ThreadPoolExecutor(1) as pool:  # products and look-ups, side by side
+            asked = [pool.submit(p.nearest, ids, exclude=exclude, threads=threads) for p in self.profiles]
+            for f, profile in enumerate(self.profiles):
+                bits[f] = profile.cross_entropy(ids, exclude=exclude)
+                found.append(asked[f].result())
+                closeness[f] = found[-1].closeness
         rows = [np.where(n.position >= 0, self._a[f"fit_rows_{f}"][n.position], -1) for f, n in enumerate(found)]
         nearest, cosine = _merge(rows, [n.cosine for n in found])
         groups = [

@@ -559,8 +559,10 @@ def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[R
     sample = reference.sample
     if weight not in ("rows", "tokens"):
         raise UsageError(f"weight {weight!r} is unknown", hint="known: rows, tokens")
-    listed = reference.domains["domain"].to_list()
-    names = [*listed, *sorted({*sample["domain"].unique().to_list(), *DOMAINS, *compared}.difference(listed))]
+    if "names" not in reference.kept:
+        reference.kept["names"] = reference.domains["domain"].to_list(), {*sample["domain"].unique(), *DOMAINS}
+    listed, others = reference.kept["names"]
+    names = [*listed, *sorted({*others, *compared}.difference(listed))]
     key = "rows", weight
     if key in reference.kept and reference.kept[key][1] == names:
         kept: tuple[Rows, list[str], Floats] = reference.kept[key]
