@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int32]
 
 WORDS_VOCAB = 1 << 20
-FEW_TIMES, FEW_CHARACTERS = 4, 1 << 20  # for so little not the whole table of a saved tokenizer is built
+FEW_CHARACTERS = 1 << 20  # for so little, once, not the whole table of a saved tokenizer is built
 
 # How text is cut into pieces before the merges: one regular expression per family (Rust syntax, for tiktoken).
 
@@ -84,7 +84,7 @@ class RankEncoder(Encoder):
         self._given = ranks
         self.pattern = pattern
         self.identity = ("ranks", pattern)
-        self._times_few = 0
+        self._had_few = False
 
     @property
     def ranks(self) -> dict[bytes, int]:
@@ -122,12 +122,12 @@ class RankEncoder(Encoder):
         return out
 
     def _encoding_for(self, texts: Sequence[str]) -> Any:
-        """Return the encoding of all tokens; a few times, for few texts, one of those that can occur in them."""
-        few = self._times_few < FEW_TIMES and sum(map(len, texts)) <= FEW_CHARACTERS
+        """Return the encoding of all tokens; the first time, for few texts, one of those that can occur in them."""
+        few = not self._had_few and sum(map(len, texts)) <= FEW_CHARACTERS
         if "_built" in self.__dict__ or isinstance(self._given, dict) or not few:
             self.ready()
             return self._built
-        self._times_few += 1
+        self._had_few = True
         return self._of(self._given.within([whole(text).encode("utf-8") for text in texts]))
 
     def files(self) -> dict[str, bytes]:

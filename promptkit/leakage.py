@@ -160,6 +160,8 @@ class Words:
         """Return where some 5-grams may begin, ascending; some of them stand across the end of their text."""
         own = np.unique((grams & _LOW).astype(np.uint32))
         first = np.searchsorted(self.low, own)
+        there = self.low[np.minimum(first, len(self.low) - 1)] == own if len(self.low) else np.zeros(len(own), bool)
+        own, first = own[there], first[there]
         n = np.searchsorted(self.low, own, side="right") - first
         at: NDArray[np.uint32] = self.places[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())]
         return np.sort(at).astype(np.int64)

@@ -244,14 +244,21 @@ class Reference:
         ours = np.concatenate([np.zeros(0, dtype=np.uint64), *sketches])
         low, high = (np.searchsorted(hashes, ours, side=side) for side in ("left", "right"))
         n_met = high - low
-        met = holders[np.repeat(low - np.cumsum(n_met) + n_met, n_met) + np.arange(n_met.sum())]
-        of_text = np.repeat(np.repeat(np.arange(len(grams)), [len(s) for s in sketches]), n_met)
-        small = len(grams) * len(units) < 1 << 31  # sorted twice as fast
-        pairs = (of_text * len(units) + met).astype(np.int32 if small else np.int64)
-        pairs, hits = np.unique(pairs, return_counts=True)
-        text, row = np.divmod(pairs, max(len(units), 1))
         # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
         least = np.array([max(1, len(s) // 3) for s in sketches], dtype=np.int64)
+        of_hash = np.repeat(np.arange(len(grams)), [len(s) for s in sketches])
+        # A row with so many holds one that is not among the commonest of the text: rows with these alone are left out.
+        order = np.lexsort((-n_met, of_hash))
+        common = np.zeros(len(ours), dtype=bool)
+        common[order] = np.arange(len(ours)) - np.searchsorted(of_hash, of_hash) < least[of_hash] - 1
+        met = holders[np.repeat(low - np.cumsum(n_met) + n_met, n_met) + np.arange(n_met.sum())]
+        of_text, rare = np.repeat(of_hash, n_met), np.repeat(~common, n_met)
+        likely = np.zeros(len(units), dtype=bool)
+        likely[met[rare]] = True
+        at = np.flatnonzero(likely[met])
+        pairs = of_text[at] * len(units) + met[at]
+        pairs, hits = np.unique(pairs[find(np.unique(pairs[rare[at]]), pairs)[1]], return_counts=True)
+        text, row = np.divmod(pairs, max(len(units), 1))
         likely = (hits >= least[text]) & ~self._arrays["templated"][row]
         text, row, hits = text[likely], row[likely], hits[likely]
         order = np.lexsort((row, -hits, text))

@@ -172,7 +172,10 @@ class RankFile:
 
     def ranks(self) -> dict[bytes, int]:
         """Return all tokens, bytes -> rank, checked as those of any file."""
-        return parse_ranks(self.path, self.data)
+        ranks = self._of(np.arange(len(self._ranks)))
+        if len(ranks) < len(self._ranks):
+            return parse_ranks(self.path, self.data)  # which says what is twice
+        return ranks
 
     def by_rank(self) -> dict[int, bytes]:
         """Return all tokens, rank -> bytes."""
@@ -192,10 +195,12 @@ class RankFile:
                 own = np.flatnonzero(size >= k)
                 unseen = np.concatenate([[0], np.cumsum(~seen[self._pieces], dtype=np.int32)])
                 kept[own] = unseen[start[own] + size[own] - k + 1] == unseen[start[own]]
-        where = np.flatnonzero(kept)
-        tokens = self._bytes.tobytes()
-        spans = zip(start[where].tolist(), (start + size)[where].tolist(), strict=True)
-        return {tokens[a:b]: rank for (a, b), rank in zip(spans, self._ranks[where].tolist(), strict=True)}
+        return self._of(np.flatnonzero(kept))
+
+    def _of(self, where: NDArray[np.int64]) -> dict[bytes, int]:
+        tokens, start, ranks = self._bytes.tobytes(), self._starts[where], self._ranks[where]
+        spans = map(slice, start.tolist(), (start + self._sizes[where]).tolist())
+        return dict(zip(map(tokens.__getitem__, spans), ranks.tolist(), strict=True))
 
     @cached_property
     def _pieces(self) -> NDArray[np.uint32]:
