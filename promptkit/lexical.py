@@ -446,7 +446,7 @@ def _top(
     size = 128 if n >= 128 * k else 1
     peaks = similar[: n // size * size].reshape(-1, size, m).max(axis=1)
     least = np.maximum(np.partition(peaks, len(peaks) - k, axis=0)[len(peaks) - k] - np.float32(2e-6), 0.0)
-    row, column = np.nonzero(similar >= least)
+    row, column = np.divmod(np.flatnonzero(similar >= least), m)  # sooner than np.nonzero
     values = np.round(similar[row, column].astype(np.float64), 6)
     order = np.lexsort((row, -values, column))
     column, row, values = column[order], row[order], values[order]

@@ -272,6 +272,8 @@ class Reference:
                 overlap = jaccard(grams[k], their[r])
                 if overlap >= JACCARD - 1e-9 and overlap > best:
                     best, found[i] = overlap, units[r]
+                if best == 1.0:
+                    break
         return found
 
     @cached_property
