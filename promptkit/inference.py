@@ -481,7 +481,8 @@ def jackknife_mmd2(features: NDArray[Any], mean: NDArray[Any], within: float, we
     stderr = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
     # Mean squared kernel between different rows, centred on the set: ||F'WF||^2 without its diagonal.
     C = F - m
-    second = (C * w[:, None]).T @ C
+    halves = C * np.sqrt(w)[:, None]
+    second = halves @ halves.T if n < F.shape[1] else halves.T @ halves  # of one length: the smaller is sooner made
     pairs = float((second * second).sum() - ((w * (C * C).sum(axis=1)) ** 2).sum()) / (1.0 - float(w @ w))
     return Jackknife(value, stderr, left_out, 4.0 * max(0.0, pairs) * float(w @ w) ** 2)
 
