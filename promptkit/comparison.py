@@ -334,19 +334,23 @@ class Mix:
     def _draw(self, n: int, draws: int, rng: np.random.Generator) -> Drawn:
         """Return null draws of rows of one weight, and what held-out rows add, which mix, n and generator decide."""
         rows = np.concatenate(list(self._null_rows(n, draws, rng)))
-        h, F = len(self.held), self.held_table
+        h = len(self.held)
         at = np.minimum(rows, h)  # behind the last row: nothing
+        sums = [np.append(column, 0.0)[at].sum(axis=1) / n for column in self._lines(self.held_table).T]
+        at = np.append(self.held.clusters, self.k)[at] + (self.k + 1) * np.arange(len(rows))[:, None]
+        counts = np.bincount(at.ravel(), minlength=len(rows) * (self.k + 1)).reshape(len(rows), -1)
+        del at
         pairs = n <= MAX_PAIRED and n * n <= MAX_PAIRS * (h + n)
         held = self._find("own" if pairs else "lines", _hash_of(rows))
-        if held is None:
-            held = np.concatenate([_squares(x, self._starts) if pairs else x for x in self._held_means(rows)])
-        lines = self._lines(F)
-        code = np.append(self.held.clusters, self.k)[at] + (self.k + 1) * np.arange(len(rows))[:, None]
-        counts = np.bincount(code.ravel(), minlength=len(rows) * (self.k + 1)).reshape(len(rows), -1)
-        sums = np.stack([np.append(column, 0.0)[at].sum(axis=1) for column in lines.T], axis=1)
+        if held is None:  # filled in place: a list of parts and all of them joined would be twice the memory
+            width = len(self._starts) if pairs else self._starts.stop
+            held = np.empty((len(rows), width), dtype=np.float64 if pairs else np.float32)
+            for start, means in self._held_means(rows):
+                held[start : start + len(means)] = _squares(means, self._starts) if pairs else means
         draw, place = np.nonzero(rows >= h)
-        own, whole = (held, None) if pairs else (None, held)
-        return Drawn(rows, draw, rows[draw, place] - h, own, whole, sums / n, counts[:, : self.k] / n)
+        own, lines = (held, None) if pairs else (None, held)
+        who = rows[draw, place] - h
+        return Drawn(rows, draw, who, own, lines, np.stack(sums, axis=1), counts[:, : self.k] / n)
 
     def _lines(self, table: NDArray[np.float32]) -> Floats:
         """Return (rows, 4): each row's product with the mean of the mix by bandwidth, and its -log typicality."""
@@ -358,8 +362,8 @@ class Mix:
     def _starts(self) -> range:
         return range(0, len(self.bandwidths2) * self.width, self.width)
 
-    def _held_means(self, rows: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
-        """Yield (some draws, features): what held-out rows add to each mean."""
+    def _held_means(self, rows: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield the first of some draws, and (those draws, features): what held-out rows add to each mean."""
         from scipy.sparse import csr_matrix
 
         h, n = len(self.held), rows.shape[1]
@@ -368,7 +372,7 @@ class Mix:
             held = part < h
             ends = np.append(0, held.sum(axis=1).cumsum())
             matrix = csr_matrix((np.full(ends[-1], 1.0 / n, np.float32), part[held], ends), shape=(len(part), h))
-            yield _product(matrix, self.held_table[:, : self._starts.stop])
+            yield start, _product(matrix, self.held_table[:, : self._starts.stop])
 
     def _statistics_of(self, null: Drawn, table: NDArray[np.float32], own: Floats) -> Floats:
         """Return the statistics of the null draws, with the candidates that are in them."""

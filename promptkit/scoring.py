@@ -33,6 +33,7 @@ from promptkit.conversation import Prompt, opening, prompt_id
 from promptkit.distances import checked, total_variation
 from promptkit.errors import InputError, UsageError
 from promptkit.labellers import Labeller
+from promptkit.workers import trim
 
 if TYPE_CHECKING:
     import polars as pl
@@ -614,6 +615,7 @@ def learn(reference: Reference) -> Reference:
         return reference
     learned = _mix(reference, rows, names, reference.weight, 0).learned()
     reference.kept.clear()  # the draws behind it: 100 MB that nobody needs while it is saved
+    trim()
     return reference.with_learned(learned)
 
 
