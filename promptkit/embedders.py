@@ -175,6 +175,8 @@ class SentenceTransformer:
             shown = bars.is_progress_bar_enabled()
             bars.disable_progress_bar()  # type: ignore[no-untyped-call]  # of its weights, on standard error, --quiet or not
             try:  # code that comes with a model is never run: trust_remote_code stays off
+                if (os.path.isabs(self.name) or self.name.startswith(".")) and not os.path.isdir(self.name):
+                    raise OSError("no such directory")  # the library would look for it on the hub
                 model = Model(self.name, device=device)
             except (OSError, ValueError, KeyError, RuntimeError) as error:
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

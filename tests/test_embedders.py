@@ -124,5 +124,7 @@ def test_sentence_transformers_get_texts_longest_first_and_rows_come_back_in_ord
 def test_a_path_that_is_no_model_is_a_usage_error(tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UsageError, match="not loaded as a sentence-transformers model"):
+    with pytest.raises(UsageError, match=r"not loaded as a sentence-transformers model \(no such directory\)"):
         embedders.embedder(str(tmp_path / "nothing-here")).encode(["a"])
+    with pytest.raises(UsageError, match="not loaded as a sentence-transformers model"):
+        embedders.embedder(str(tmp_path)).encode(["a"])
