@@ -25,6 +25,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -49,6 +50,7 @@ Each = Callable[..., Iterator[tuple[Any, Any]]]
 _STORE_BYTES = 256 << 20  # of a Ray of our own, for summaries on their way: more of them spill to its folder
 _CONNECT_SECONDS = 10.0
 _SIGNAL_SECONDS = 0.005  # between looks at who has SIGTERM
+_WAIT_SECONDS = 0.2  # that a signal waits for Ray
 _ACTOR_BYTES = 2 << 30  # of a node's memory, for torch, a model of usual size and its batches on the CPU
 _ACTOR_SECONDS = 600.0  # until the first actor has a place and its model, which may be fetched from a hub
 _RETRIES = 2  # of texts whose actor was lost
@@ -273,9 +275,12 @@ class _Gone(Exception):
 
 
 def _wait(ray: Any, pending: Iterable[Any], timeout: float | None = None) -> list[Any]:
-    """Return what is done, one or none."""
+    """Return what is done, one or none. A signal is raised soon: what Ray waits for itself, it waits for to the end."""
+    some, end = list(pending), time.monotonic() + (float("inf") if timeout is None else timeout)
     try:
-        done: list[Any] = ray.wait(list(pending), num_returns=1, timeout=timeout)[0]
+        done: list[Any] = []
+        while not done and time.monotonic() < end:
+            done = ray.wait(some, num_returns=1, timeout=_WAIT_SECONDS)[0]
     except SystemError as wrapped:  # what the handler of a signal raised, on its way through Ray
         raise wrapped.__cause__ or wrapped from None
     return done

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -436,6 +437,18 @@ def test_a_signal_while_ray_starts_is_raised_when_it_has_started(stops: None) ->
         with pytest.raises(Stop):
             engines._reach(thread, ray, "", {})
     assert steps == ["whole"]
+
+
+def finish_late(flag: str) -> None:
+    time.sleep(15)
+    Path(flag).write_text("done")
+
+
+def test_a_signal_while_a_unit_is_read_is_not_kept_waiting(ray: Any, stops: None, tmp_path: Path) -> None:
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(Stop):
+        list(EACH([(0, finish_late, (str(tmp_path / "flag"),))], 1))
+    assert not (tmp_path / "flag").exists()
 
 
 def children_of(pid: int) -> list[int]:
