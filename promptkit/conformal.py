@@ -37,7 +37,7 @@ Regimes:  split   one model, fitted on the rows that are not held out;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,10 @@ class View:
         """Return what a saved view consists of besides its profiles, by name."""
         return dict(self._a)
 
+    def nearest(self, ids: Sequence[Ids], exclude_units: NDArray[np.int64]) -> list[Neighbours]:
+        """Return the nearest rows of texts under each model: products, which leave other threads free."""
+        return [profile.nearest(ids, exclude=exclude_units) for profile in self.profiles]
+
     def typicality(
         self,
         ids: Sequence[Ids],
@@ -186,27 +190,21 @@ class View:
         affinity: NDArray[np.float64] | None = None,
         domain: NDArray[np.int64] | None = None,
         exclude_units: NDArray[np.int64] | None = None,
-        threads: int = 1,
+        neighbours: Callable[[], Sequence[Neighbours]] | None = None,
     ) -> TypicalityResult:
         """Return how typical m texts are: token ids, clusters (m, R), domain affinities (m,), codes of domains (m,).
 
         A view that was fitted with affinities needs them; without codes a text is not ranked within its domain.
         A text that belongs to a unit of the mix (`exclude_units`, -1: none) is scored without that unit: not among the
         neighbours, not in the counts, not among the held-out rows. Each text is scored on its own, to the last bit.
+        `neighbours` gives what `nearest` says of these texts and units, where it was begun before.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
         m = len(ids)
         clusters = np.asarray(clusters, dtype=np.int64)
         exclude = np.full(m, -1, dtype=np.int64) if exclude_units is None else np.asarray(exclude_units, dtype=np.int64)
-        found: list[Neighbours] = []
-        closeness, bits = np.zeros((len(self.profiles), m)), np.zeros((len(self.profiles), m))
-        with ThreadPoolExecutor(1) as pool:  # products and look-ups, side by side
-            asked = [pool.submit(p.nearest, ids, exclude=exclude, threads=threads) for p in self.profiles]
-            for f, profile in enumerate(self.profiles):
-                bits[f] = profile.cross_entropy(ids, exclude=exclude)
-                found.append(asked[f].result())
-                closeness[f] = found[-1].closeness
+        bits = np.stack([profile.cross_entropy(ids, exclude=exclude) for profile in self.profiles])
+        found = neighbours() if neighbours else self.nearest(ids, exclude)
+        closeness = np.stack([n.closeness for n in found])
         rows = [np.where(n.position >= 0, self._a[f"fit_rows_{f}"][n.position], -1) for f, n in enumerate(found)]
         nearest, cosine = _merge(rows, [n.cosine for n in found])
         groups = [

@@ -36,6 +36,8 @@ from promptkit.labellers import Labeller
 from promptkit.workers import trim
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     import polars as pl
 
     from promptkit.comparison import Chance
@@ -225,9 +227,9 @@ def _score(
         raise InputError("weights of candidates must be finite, not negative and not all zero")
     weights /= weights.sum()
     begin = partial(_begin, weights, reference, seed=seed, draws=draws, weight=weight)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:  # for products; all else is Python in large part, and gains nothing by threads
         begun = [pool.submit(begin, None)]
-        seen = _look(prompts, reference, label, embedded=lambda *of: begun.append(pool.submit(begin, of)))
+        seen = _look(prompts, reference, label, pool, embedded=lambda *of: begun.append(pool.submit(begin, of)))
     found = _as_set(
         seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin, own=begun[1].result()
     )
@@ -370,20 +372,15 @@ def _look(
     prompts: list[Prompt],
     reference: Reference,
     label: Labeller | None,
+    pool: ThreadPoolExecutor | None = None,
     *,
     embedded: Callable[[list[str], NDArray[np.float32]], object] | None = None,
 ) -> _Seen:
     """Return what is known of each prompt; `embedded` is called as soon as there are vectors of their texts."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from promptkit import domains
     from promptkit.leakage import GRAM, CandidateIndex, leaks
 
     texts = [opening(p.messages) for p in prompts]
-    grams = CandidateIndex(texts)
-    pool = ThreadPoolExecutor(1)
-    leaked = pool.submit(leaks, grams, reference.words)  # look-ups, which in large part leave other threads free
-    pool.shutdown(wait=False)  # no more is asked of it
     ids = reference.tokenizer.encode_batch(texts)
     X = checked(reference.embed(texts, ids=ids), "candidates")
     if X.shape != (len(texts), reference.X.shape[1]):
@@ -396,13 +393,19 @@ def _look(
     if embedded:
         embedded(texts, X)
     cluster, region = reference.assign(X), reference.region(X)
+    grams = CandidateIndex(texts)
     units = reference.find_units(texts, grams=grams.sets[GRAM])
+    nearest = pool.submit(reference.prompts.nearest, ids, units) if pool else None
+    leaked = leaks(grams, reference.words)
     affinity, likeliest = reference.domain_evidence(texts)
-    seen = reference.prompts.typicality(ids, region, affinity=affinity, domain=likeliest, exclude_units=units)
     labels = labellers.labels(
         texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], label=label
     )
     known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
+    seen = reference.prompts.typicality(
+        ids, region, affinity=affinity, domain=likeliest, exclude_units=units,
+        neighbours=nearest.result if nearest else None,
+    )  # fmt: skip
     own = [p.domain or said for p, (said, _) in zip(prompts, labels, strict=True)]
     compared = [d if d in known else said for d, (said, _) in zip(own, labels, strict=True)]
 
@@ -424,7 +427,7 @@ def _look(
         cross_entropy=np.asarray(seen.cross_entropy, dtype=np.float64),
         nearest=np.asarray(seen.nearest),
         cosine=np.asarray(seen.nearest_cosine, dtype=np.float64),
-        leaks=leaked.result(),
+        leaks=leaked,
         response_typicality=response_typicality,
         response_bits=response_bits,
         shape=structure.shapes(prompts, [len(i) for i in ids]),

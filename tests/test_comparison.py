@@ -259,6 +259,21 @@ def test_summing_what_candidates_add_gives_what_summing_all_gives(most, monkeypa
     np.testing.assert_allclose(found, mix.statistics(pool[rows].mean(axis=1), 1 / 20), atol=2e-6)
 
 
+def test_what_is_begun_early_changes_nothing():
+    mix, draw = fitted(4)
+    c = draw(20, np.random.default_rng(2))
+    own = mix.begin(c.X, c.weights, 199, np.random.default_rng(3))
+    rng = [np.random.default_rng(3) for _ in range(2)]
+    for r in rng:
+        mix.chance(c.weights, r)
+    early = mix.test(mix.table(c), c.weights, draws=199, rng=rng[0], own=own)
+    assert own is not None
+    late = fitted(4)[0].test(mix.table(c), c.weights, draws=199, rng=rng[1])
+    assert (early.single, early.overall) == (late.single, late.overall)
+    np.testing.assert_array_equal(early.null_depths, late.null_depths)
+    assert fitted(4, weighted=True)[0].begin(c.X, c.weights, 199, np.random.default_rng(3)) is None
+
+
 def test_coverage_interval_holds_the_value_and_widens_with_fewer_prompts():
     mix, draw = fitted(1, n_held=200)
     rng = np.random.default_rng(0)
