@@ -18,6 +18,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ class Summary:
         """Cut the sample to its `sample_size` smallest priorities, once it is longer than that by more than `slack`."""
         if slack and len(self.sample) <= sample_size + slack:
             return False
-        self.sample = sorted(self.sample, key=lambda r: r.priority)[:sample_size]
+        self.sample = sorted(self.sample, key=attrgetter("priority"))[:sample_size]
         return True
 
 

@@ -75,10 +75,11 @@ def trim(
         if last in pads:
             stop -= 1
             continue
-        zeros = _zeros(ids[start:stop]) if last == 0 else 0
-        behind = slice(stop - zeros, stop)
-        masked = mask is None or not mask[behind].any() or bool(mask.all())
-        if not zeros or not masked or not (zeros >= ZEROS or _closes(ids[start : stop - zeros], tokenizer, closing)):
+        if last != 0:
+            break
+        zeros = _zeros(ids[start:stop])
+        masked = mask is None or not mask[stop - zeros : stop].any() or bool(mask.all())
+        if not masked or not (zeros >= ZEROS or _closes(ids[start : stop - zeros], tokenizer, closing)):
             break
         stop -= zeros
     if stop - start == len(ids):
