@@ -332,3 +332,20 @@ print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("record_bytes", [300, 64 << 20])
+def test_rows_of_ids_and_mask_fail_as_those_of_json_do(record_bytes, tmp_path):
+    rows = [([5, 6], [0, 1]), ([], []), ([7], [1, 0]), ([1, 2, 3], []), ([8], [1]), ([1] * 40, [1] * 40)]
+    (tmp_path / "a.arrow").write_bytes(stream_bytes(rows))
+    lines = [json.dumps({"input_ids": ids, "loss_mask": mask}) + "\n" for ids, mask in rows]
+    (tmp_path / "b.jsonl").write_text("".join(lines))
+    told = [
+        [
+            (i.row, i.ids.tolist(), None if i.mask is None else i.mask.tolist()) if isinstance(i, Record) else i
+            for i in rows_of(tmp_path / name, Limits(record_bytes=record_bytes))
+        ]
+        for name in ("a.arrow", "b.jsonl")
+    ]
+    assert told[0] == told[1]
+    assert len({str(t) for t in told[0]}) == len(rows)

