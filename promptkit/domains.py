@@ -25,7 +25,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -518,10 +518,12 @@ def _posterior(read: list[_Reading]) -> NDArray[np.float64]:
     model = _model()
     S = np.array([r.signals for r in read], dtype=np.int64)
     logits = (S @ model.signals / _STEPS + model.bias) / 256
-    for i, r in enumerate(read):
-        if r.hashed:
-            total = model.words[list(r.hashed)].sum(axis=0, dtype=np.int64)
-            logits[i] += total * (model.word_step / math.sqrt(len(r.hashed)))
+    sizes = np.array([len(r.hashed) for r in read], dtype=np.int64)
+    some = np.flatnonzero(sizes)
+    if len(some):  # whole numbers: the sums of all texts at once are those of each
+        terms = np.fromiter(chain.from_iterable(r.hashed for r in read), np.int64, int(sizes.sum()))
+        totals = np.add.reduceat(model.words[terms], (np.cumsum(sizes) - sizes)[some], axis=0, dtype=np.int64)
+        logits[some] += totals * (model.word_step / np.sqrt(sizes[some]))[:, None]
     logits = np.round(logits / model.temperature, 6)
     P = np.exp(logits - logits.max(axis=1, keepdims=True))
     P /= P.sum(axis=1, keepdims=True)
