@@ -279,7 +279,8 @@ class CandidateIndex:
         self.smallest = np.unique(np.array([s[0] if len(s) else 0 for s in self.sets[GRAM]], dtype=np.uint64))
         self.least = max(1.0, JACCARD * min((len(s) for s in self.sets[GRAM] if len(s)), default=0))
         self.equal: dict[int, int] = {}
-        self.kept: list[NDArray[np.uint64]] = []
+        self.kept: list[NDArray[np.uint64]] = []  # each set of grams once, with the first row that has it
+        self.kept_sets: set[bytes] = set()
         self.kept_row: list[int] = []
 
     def read(self, training: Iterable[str] | Words) -> None:
@@ -358,7 +359,8 @@ class CandidateIndex:
         likely = np.flatnonzero(found >= self.least)
         each = _grams([words[starts[i] : starts[i + 1]] for i in likely.tolist()], GRAM)  # a text may repeat itself
         for i, grams in zip(likely.tolist(), each, strict=True):
-            if found[i] >= JACCARD * len(grams) - 1e-9:
+            if found[i] >= JACCARD * len(grams) - 1e-9 and (key := grams.tobytes()) not in self.kept_sets:
+                self.kept_sets.add(key)
                 self.kept.append(grams)
                 self.kept_row.append(row + i)
 

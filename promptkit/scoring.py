@@ -395,17 +395,17 @@ def _look(
     cluster, region = reference.assign(X), reference.region(X)
     grams = CandidateIndex(texts)
     units = reference.find_units(texts, grams=grams.sets[GRAM])
-    nearest = pool.submit(reference.prompts.nearest, ids, units) if pool else None
+    measured = pool.submit(reference.prompts.measure, ids, units) if pool else None
     leaked = leaks(grams, reference.words)
     affinity, likeliest = reference.domain_evidence(texts)
     labels = labellers.labels(
         texts, messages=[p.messages for p in prompts], tools=[p.tools for p in prompts], label=label
     )
-    known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
     seen = reference.prompts.typicality(
         ids, region, affinity=affinity, domain=likeliest, exclude_units=units,
-        neighbours=nearest.result if nearest else None,
+        measured=measured.result() if measured else None,
     )  # fmt: skip
+    known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
     own = [p.domain or said for p, (said, _) in zip(prompts, labels, strict=True)]
     compared = [d if d in known else said for d, (said, _) in zip(own, labels, strict=True)]
 
@@ -767,6 +767,9 @@ def _missing(found: _Set, clusters: pl.DataFrame, reference: Reference) -> pl.Da
 def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Reference) -> pl.DataFrame:
     import polars as pl
 
+    def numbers(values: Floats) -> pl.Series:
+        return pl.Series(np.where(np.isfinite(values), values, math.nan)).fill_nan(None)
+
     of_mix = structure.of_sample(reference.sample)
     leak = pl.DataFrame(
         [(x["kind"], float(x["share"])) if x else (None, None) for x in seen.leaks],
@@ -774,24 +777,24 @@ def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Re
     ).select(pl.when(pl.col("kind").is_not_null()).then(pl.struct("kind", "share")))  # fmt: skip
     nearest = _nearest(seen, reference)
     columns: list[tuple[str, Any, Any]] = [
-        ("index", list(range(len(prompts))), pl.Int64),
+        ("index", np.arange(len(prompts)), pl.Int64),
         ("id", [p.id for p in prompts], pl.String),
-        ("typicality", _numbers(seen.typicality), pl.Float64),
+        ("typicality", numbers(seen.typicality), pl.Float64),
         ("belongs", [None if math.isnan(t) else bool(t >= ALPHA) for t in seen.typicality], pl.Boolean),
-        ("cross_entropy", _numbers(seen.cross_entropy), pl.Float64),
-        ("closeness", _numbers(seen.closeness), pl.Float64),
+        ("cross_entropy", numbers(seen.cross_entropy), pl.Float64),
+        ("closeness", numbers(seen.closeness), pl.Float64),
         ("domain", seen.domain, pl.String),
-        ("cluster", seen.cluster.tolist(), pl.Int64),
+        ("cluster", seen.cluster, pl.Int64),
         ("nearest_similarity", nearest.list.first().struct.field("similarity").fill_null(0.0), pl.Float64),
         ("nearest", nearest, nearest.dtype),
         ("n_tokens", seen.shape["n_tokens"], pl.Int64),
         ("length_percentile", structure.length_percentiles(seen.shape["n_tokens"], of_mix), pl.Float64),
         ("outliers", structure.outliers(seen.shape, of_mix), pl.List(pl.String)),
-        ("influence", _numbers(found.influence), pl.Float64),
+        ("influence", numbers(found.influence), pl.Float64),
         ("leaked", [leak is not None for leak in seen.leaks], pl.Boolean),
         ("leak", leak.to_series(), leak.dtypes[0]),
-        ("response_typicality", _numbers(seen.response_typicality), pl.Float64),
-        ("response_cross_entropy", _numbers(seen.response_bits), pl.Float64),
+        ("response_typicality", numbers(seen.response_typicality), pl.Float64),
+        ("response_cross_entropy", numbers(seen.response_bits), pl.Float64),
     ]
     return pl.DataFrame({name: pl.Series(name, values, dtype=kind) for name, values, kind in columns})
 
@@ -952,10 +955,6 @@ def _two_digits(value: float) -> int:
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _numbers(values: Floats) -> list[float | None]:
-    return [_number(float(v)) for v in values]
 
 
 def _plain(value: Any) -> Any:
