@@ -305,6 +305,12 @@ def test_gzip_is_inflated_no_further_than_needed(tmp_path):
     assert only(items_of(tmp_path, data[: len(data) // 2], "torch.gz")).ids.tolist() == IDS.tolist()
 
 
+def test_zeros_before_the_ids_are_no_bomb(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, 400_000, dtype=np.uint8)
+    value = {"hidden_state": np.zeros(20 << 20, np.uint8), "more": noise, "input_ids": IDS, "loss_mask": MASK}
+    assert only(items_of(tmp_path, gz_of_torch(value), "torch.gz")).ids.tolist() == IDS.tolist()
+
+
 def test_gzip_in_another_order_is_read_all_the_same(tmp_path):
     value = {"hidden_state": np.zeros(100, np.uint8), "input_ids": IDS, "loss_mask": MASK}
     for data in (gzip.compress(saved(value)), gz_of_torch(value), gzip.compress(saved(value, order="big"))):

@@ -19,7 +19,7 @@ from promptkit.readers import pickle_shapes
 from promptkit.readers.fields import wanted
 from promptkit.readers.limits import plain_chunks
 from promptkit.readers.pickles import Machine, TensorRef
-from promptkit.readers.records import BadRow, Fault, Limits, Record
+from promptkit.readers.records import BadFile, BadRow, Fault, Limits, Record
 from promptkit.readers.torch_zip import only, read_file, to_row
 
 
@@ -71,7 +71,10 @@ class _Early:
         while len(self._buffer) < end:
             if end > EARLY:
                 raise _Surprise
-            chunk = next(self._chunks, b"")
+            try:
+                chunk = next(self._chunks, b"")
+            except BadFile:  # in small chunks zeros look like a bomb sooner: the plain way says what it is
+                raise _Surprise from None
             if not chunk:
                 raise _Surprise
             self._buffer += chunk
