@@ -399,8 +399,11 @@ class Mix:
         def part(start: int) -> Floats:  # few at a time, which stay in the cache
             return _squares(lines[start : start + 128] + matrix[start : start + 128] @ F, self._starts)
 
+        parts = range(0, D, 128)
+        if len(null.who) < 1 << 18:  # soon done, and other threads have other work
+            return np.concatenate([part(start) for start in parts])
         with _threads() as pool:
-            return np.concatenate(list(pool.map(part, range(0, D, 128))))
+            return np.concatenate(list(pool.map(part, parts)))
 
     def _own_by_pairs(self, null: Drawn, F: NDArray[np.float32]) -> Floats:
         """Return it from the squared length of held-out rows' part, and pairs with a candidate."""

@@ -37,7 +37,7 @@ Regimes:  split   one model, fitted on the rows that are not held out;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,6 @@ class TypicalityResult:
     cross_entropy: NDArray[np.float64]
     nearest: NDArray[np.int64]
     nearest_cosine: NDArray[np.float64]
-
-
-Measured = tuple[Neighbours, "NDArray[np.float64]"]  # of texts under one model: nearest rows, bits per token
 
 
 class View:
@@ -181,14 +178,9 @@ class View:
         """Return what a saved view consists of besides its profiles, by name."""
         return dict(self._a)
 
-    def measure(self, ids: Sequence[Ids], exclude_units: NDArray[np.int64]) -> list[Measured]:
-        """Return the nearest rows and the cross-entropy of texts under each model: what of `typicality` takes long.
-
-        Products and look-ups, which leave other threads free.
-        """
-        return [
-            (p.nearest(ids, exclude=exclude_units), p.cross_entropy(ids, exclude=exclude_units)) for p in self.profiles
-        ]
+    def nearest(self, ids: Sequence[Ids], exclude_units: NDArray[np.int64]) -> list[Neighbours]:
+        """Return the nearest rows of texts under each model: products, which leave other threads free."""
+        return [profile.nearest(ids, exclude=exclude_units) for profile in self.profiles]
 
     def typicality(
         self,
@@ -198,20 +190,21 @@ class View:
         affinity: NDArray[np.float64] | None = None,
         domain: NDArray[np.int64] | None = None,
         exclude_units: NDArray[np.int64] | None = None,
-        measured: Sequence[Measured] | None = None,
+        neighbours: Callable[[], Sequence[Neighbours]] | None = None,
     ) -> TypicalityResult:
         """Return how typical m texts are: token ids, clusters (m, R), domain affinities (m,), codes of domains (m,).
 
         A view that was fitted with affinities needs them; without codes a text is not ranked within its domain.
         A text that belongs to a unit of the mix (`exclude_units`, -1: none) is scored without that unit: not among the
         neighbours, not in the counts, not among the held-out rows. Each text is scored on its own, to the last bit.
-        `measured` is what `measure` says of these texts and units, where it was asked before.
+        `neighbours` gives what `nearest` says of these texts and units, where it was asked before.
         """
         m = len(ids)
         clusters = np.asarray(clusters, dtype=np.int64)
         exclude = np.full(m, -1, dtype=np.int64) if exclude_units is None else np.asarray(exclude_units, dtype=np.int64)
-        found, each = zip(*(measured or self.measure(ids, exclude)), strict=True)
-        closeness, bits = np.stack([n.closeness for n in found]), np.stack(each)
+        bits = np.stack([profile.cross_entropy(ids, exclude=exclude) for profile in self.profiles])
+        found = neighbours() if neighbours else self.nearest(ids, exclude)
+        closeness = np.stack([n.closeness for n in found])
         rows = [np.where(n.position >= 0, self._a[f"fit_rows_{f}"][n.position], -1) for f, n in enumerate(found)]
         nearest, cosine = _merge(rows, [n.cosine for n in found])
         groups = [

@@ -242,8 +242,9 @@ class Reference:
         # Pairs of a text and a row that holds one of its hashes, and how many hashes they share.
         sketches = [own[:_SKETCH] for own in grams]
         ours = np.concatenate([np.zeros(0, dtype=np.uint64), *sketches])
-        low, high = (np.searchsorted(hashes, ours, side=side) for side in ("left", "right"))
-        n_met = high - low
+        low, there = find(hashes, ours)
+        n_met = np.zeros(len(ours), dtype=np.int64)
+        n_met[there] = np.searchsorted(hashes, ours[there], side="right") - low[there]
         # Twins share 80 % of the union's grams, so about 57 of their smallest 64; a third is a safe first sieve.
         least = np.array([max(1, len(s) // 3) for s in sketches], dtype=np.int64)
         of_hash = np.repeat(np.arange(len(grams)), [len(s) for s in sketches])

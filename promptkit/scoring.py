@@ -230,9 +230,10 @@ def _score(
     with ThreadPoolExecutor(1) as pool:  # for products; all else is Python in large part, and gains nothing by threads
         begun = [pool.submit(begin, None)]
         seen = _look(prompts, reference, label, pool, embedded=lambda *of: begun.append(pool.submit(begin, of)))
-    found = _as_set(
-        seen, weights, reference, seed=seed, draws=draws, weight=weight, margin=margin, own=begun[1].result()
-    )
+        found = _as_set(
+            seen, weights, reference, pool,
+            seed=seed, draws=draws, weight=weight, margin=margin, own=begun[1].result(),
+        )  # fmt: skip
 
     shares = _domain_table(found)
     clusters = _cluster_table(found, reference)
@@ -395,7 +396,7 @@ def _look(
     cluster, region = reference.assign(X), reference.region(X)
     grams = CandidateIndex(texts)
     units = reference.find_units(texts, grams=grams.sets[GRAM])
-    measured = pool.submit(reference.prompts.measure, ids, units) if pool else None
+    nearest = pool.submit(reference.prompts.nearest, ids, units) if pool else None
     leaked = leaks(grams, reference.words)
     affinity, likeliest = reference.domain_evidence(texts)
     labels = labellers.labels(
@@ -403,7 +404,7 @@ def _look(
     )
     seen = reference.prompts.typicality(
         ids, region, affinity=affinity, domain=likeliest, exclude_units=units,
-        measured=measured.result() if measured else None,
+        neighbours=nearest.result if nearest else None,
     )  # fmt: skip
     known = {*domains.DOMAINS, *reference.domains["domain"].to_list()}
     own = [p.domain or said for p, (said, _) in zip(prompts, labels, strict=True)]
@@ -466,8 +467,8 @@ class _Set:
 
 
 def _as_set(
-    seen: _Seen, weights: Floats, reference: Reference, *, seed: int, draws: int, weight: str, margin: float,
-    own: Floats | None,
+    seen: _Seen, weights: Floats, reference: Reference, pool: ThreadPoolExecutor,
+    *, seed: int, draws: int, weight: str, margin: float, own: Floats | None,
 ) -> _Set:  # fmt: skip
     n = len(weights)
     order = _in_order(seen.texts, weights, seen.compared)
@@ -511,9 +512,10 @@ def _as_set(
     if not len(held) or not seen.known:
         return found
 
-    found.structure = structure.table(seen.shape, structure.of_sample(reference.sample), weights, row_weights)
     in_fit = np.isin(seen.units[order], rows.units[fit])
-    rng = np.random.default_rng([seed, n])
+    rng, behind = (np.random.default_rng([seed, n]) for _ in range(2))
+    mix.draw(w, draws, behind)
+    covered = pool.submit(mix.coverage, candidates.X, behind, in_fit=in_fit)
     chance = found.chance = mix.chance(w, rng)
     found.floor = float(chance.distance.mean())
     low, high = np.quantile(chance.distance, [0.025, 0.975])
@@ -522,7 +524,8 @@ def _as_set(
     _fidelity(found, share)
     _excess(found, mix, features, w, chance.excess2, share)
     found.joint = mix.test(table, w, draws=draws, rng=rng, own=own)
-    found.coverage, found.intervals["coverage"] = mix.coverage(candidates.X, rng, in_fit=in_fit)
+    found.coverage, found.intervals["coverage"] = covered.result()
+    found.structure = structure.table(seen.shape, structure.of_sample(reference.sample), weights, row_weights)
     found.power = mix.power(sorted({*POWER_SIZES, n}))
     return found
 
@@ -768,7 +771,7 @@ def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Re
     import polars as pl
 
     def numbers(values: Floats) -> pl.Series:
-        return pl.Series(np.where(np.isfinite(values), values, math.nan)).fill_nan(None)
+        return pl.Series(np.where(np.isfinite(values), values, math.nan), nan_to_null=True)
 
     of_mix = structure.of_sample(reference.sample)
     leak = pl.DataFrame(
@@ -785,7 +788,7 @@ def _prompt_table(prompts: list[Prompt], seen: _Seen, found: _Set, reference: Re
         ("closeness", numbers(seen.closeness), pl.Float64),
         ("domain", seen.domain, pl.String),
         ("cluster", seen.cluster, pl.Int64),
-        ("nearest_similarity", nearest.list.first().struct.field("similarity").fill_null(0.0), pl.Float64),
+        ("nearest_similarity", np.where(seen.nearest[:, 0] >= 0, seen.cosine[:, 0], 0.0), pl.Float64),
         ("nearest", nearest, nearest.dtype),
         ("n_tokens", seen.shape["n_tokens"], pl.Int64),
         ("length_percentile", structure.length_percentiles(seen.shape["n_tokens"], of_mix), pl.Float64),
