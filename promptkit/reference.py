@@ -860,8 +860,11 @@ class _Files:
     def prefetch(self, names: list[str]) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
+        left = sorted((n for n in names if n not in self._hashes), key=_in_order_of_use)
+        if not left:
+            return
         pool = ThreadPoolExecutor(2)
-        for name in sorted((n for n in names if n not in self._hashes), key=_in_order_of_use):
+        for name in left:
             self._hashes[name] = pool.submit(sha256_of, self.root / name).result
         pool.shutdown(wait=False)
 
