@@ -247,11 +247,12 @@ class Mix:
         So a second set of the same size finds all draws made. The generator is left as drawing leaves it.
         """
         key = given.tobytes(), repr(rng.bit_generator.state)
-        if what not in self._kept or self._kept[what][0] != key:
+        found = self._kept.get(what)  # looked up once: another thread may score another set meanwhile
+        if found is None or found[0] != key:
             made = make()
-            self._kept[what] = key, made, rng.bit_generator.state
-        _, made, rng.bit_generator.state = self._kept[what]
-        return made
+            found = self._kept[what] = key, made, rng.bit_generator.state
+        _, kept, rng.bit_generator.state = found
+        return kept
 
     def _chance(self, weights: Floats, rng: np.random.Generator) -> Chance:
         rows, repeats = self.draw_held(len(weights), FLOOR_DRAWS, rng)

@@ -571,8 +571,8 @@ def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[R
     listed, others = reference.kept["names"]
     names = [*listed, *sorted({*others, *compared}.difference(listed))]
     key = "rows", weight
-    if key in reference.kept and reference.kept[key][1] == names:
-        kept: tuple[Rows, list[str], Floats] = reference.kept[key]
+    kept: tuple[Rows, list[str], Floats] | None = reference.kept.get(key)
+    if kept and kept[1] == names:
         return kept
     if weight == "tokens":
         weights = sample["n_supervised_tokens"].fill_null(0).to_numpy().astype(np.float64)
@@ -598,19 +598,19 @@ def _mix_rows(reference: Reference, weight: str, compared: list[str]) -> tuple[R
 def _mix(reference: Reference, rows: Rows, names: list[str], weight: str, seed: int) -> Mix:
     """Return the mix that sets are compared with. The last one is kept with the reference: the next score needs it."""
     key = "mix", weight, tuple(names), seed
-    if key not in reference.kept:
+    found: Mix | None = reference.kept.get(key)
+    if found is None:
         fit, held = _split(reference)
         weights, n_clusters = rows.weights, len(reference.centroids)
-        for old in [k for k in reference.kept if k[0] == "mix"]:
-            del reference.kept[old]
-        reference.kept[key] = Mix(
+        for old in [k for k in list(reference.kept) if k[0] == "mix"]:
+            reference.kept.pop(old, None)
+        found = reference.kept[key] = Mix(
             rows.take(fit), rows.take(held) if len(held) else rows.take(fit),
             cluster_shares=np.bincount(rows.clusters, weights, minlength=n_clusters) / weights.sum(),
             domain_shares=np.bincount(rows.domains, weights, minlength=len(names)) / weights.sum(),
             weighted=weight == "tokens", seed=seed, learned=reference.learned() if weight == reference.weight else None,
             device=gpu.asked(reference.device),
         )  # fmt: skip
-    found: Mix = reference.kept[key]
     return found
 
 

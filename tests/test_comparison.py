@@ -259,6 +259,16 @@ def test_summing_what_candidates_add_gives_what_summing_all_gives(most, monkeypa
     np.testing.assert_allclose(found, mix.statistics(pool[rows].mean(axis=1), 1 / 20), atol=2e-6)
 
 
+def test_draws_that_another_thread_replaces_at_once_are_not_taken():
+    class Replaced(dict):
+        def __setitem__(self, what, found):
+            super().__setitem__(what, (found[0], "another's", found[2]))
+
+    mix, _ = fitted(4)
+    mix._kept = Replaced()
+    assert mix._once("chance", np.random.default_rng(0), np.ones(2), lambda: "mine") == "mine"
+
+
 def test_what_is_begun_early_changes_nothing():
     mix, draw = fitted(4)
     c = draw(20, np.random.default_rng(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
@@ -115,3 +116,15 @@ def test_a_mix_too_small_for_the_stored_sizes_is_learned_too():
     learned = scoring.learn(fitted(110)).learned()
     assert "mean" in learned
     assert not {"own", "lines", "floor"} & set(learned)
+
+
+def test_sets_that_are_scored_at_the_same_time_do_not_see_each_other(bare):
+    """A reference keeps the draws of the last set: another thread may replace them at any moment."""
+
+    def of(n):
+        return json.dumps(scoring.score(texts(n, n), bare, draws=99, seed=n % 3).to_json())
+
+    sizes = [12, 20, 30, 50, 60]
+    alone = [of(n) for n in sizes]
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(of, sizes * 2)) == alone * 2
