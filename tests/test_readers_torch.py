@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_readers import good, reasons, rows_of
 from torch_files import Global, View
 
-from promptkit.readers import Limits, Record, Shard, find_shards, read
+from promptkit.readers import Limits, Record, Shard, find_shards, read, torch_zip
 from promptkit.readers.pickles import Machine
 from promptkit.readers.records import BadFile
 
@@ -377,3 +377,16 @@ def test_every_flipped_byte_of_a_small_file_is_survived(tmp_path):
         assert len(items) in (0, 1)
         if items and isinstance(items[0], Record):
             assert items[0].ids.tolist() == IDS[:2].tolist(), "a flip in the ids passed in silence"
+
+
+def test_a_file_system_that_gives_a_part_at_a_time_is_read_to_the_end(tmp_path):
+    class Parts(io.FileIO):
+        def read(self, n=-1):
+            return super().read(min(n, 700) if n > 700 and self.tell() < self.whole else n)
+
+    path = tmp_path / "data_0.ckpt"
+    path.write_bytes(saved({"input_ids": np.arange(9000) % 250, "loss_mask": np.ones(9000, np.int64)}))
+    with Parts(path) as file:
+        file.whole = path.stat().st_size - 4096  # the ZIP directory
+        [found] = torch_zip.read_file(file, Limits())
+    assert found.ids.tolist() == (np.arange(9000) % 250).tolist()

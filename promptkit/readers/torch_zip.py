@@ -189,7 +189,10 @@ class _Archive:
         if at + n <= len(self._head):
             return self._head[at : at + n]
         self._file.seek(at)
-        return self._file.read(n)
+        data = self._file.read(n)
+        while len(data) < n and (more := self._file.read(n - len(data))):  # not buffered: some file systems give a part
+            data += more
+        return data
 
     def _begin(self, entry: Entry, n: int) -> tuple[int, bytes]:
         """Return where the data of an entry begins, and at most its first `n` bytes: they cost no read of their own."""
