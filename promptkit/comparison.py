@@ -44,6 +44,7 @@ N_FEATURES = 512  # columns per bandwidth: a whole orthogonal block for 256 dime
 FLOOR_DRAWS, NULL_DRAWS = 499, 1999  # of the floor; in each of the three batches of the test
 KEPT_SIZES = 50, 100, 200  # of sets whose draws are stored with a reference
 MAX_PAIRS = 16  # candidates per draw up to which what held-out rows add is stored
+MAX_WHOLE = 512  # candidates up to which all rows of all draws are in memory: 12 MB, and some times that on the way
 MAX_PAIRED = 128  # candidates up to which only squares are, and pairs with candidates are summed: quicker, and small
 MAX_COVERED, COVERED_SEED = 2000, 0  # held-out rows that coverage looks at
 MAX_NEAREST = 256  # of each such row's nearest others are kept: enough for the reach of sets of 6 and more
@@ -314,8 +315,9 @@ class Mix:
         self, weights: Floats, draws: int, rng: np.random.Generator
     ) -> Drawn | list[tuple[NDArray[np.float32], Any]]:
         def make() -> Any:
-            plain = np.ptp(weights) == 0 and not self.weighted and self.device == "cpu"
-            return self._draw(len(weights), draws, rng) if plain else self._draw_lines(weights, draws, rng)
+            n, plain = len(weights), np.ptp(weights) == 0 and not self.weighted and self.device == "cpu"
+            whole = plain and n <= MAX_WHOLE
+            return self._draw(n, draws, rng) if whole else self._draw_lines(weights, draws, rng)
 
         return self._once(f"null of {draws}", rng, weights, make)  # type: ignore[no-any-return]
 

@@ -269,7 +269,7 @@ def test_draws_that_another_thread_replaces_at_once_are_not_taken():
     assert mix._once("chance", np.random.default_rng(0), np.ones(2), lambda: "mine") == "mine"
 
 
-def test_what_is_begun_early_changes_nothing():
+def test_what_is_begun_early_changes_nothing(monkeypatch):
     mix, draw = fitted(4)
     c = draw(20, np.random.default_rng(2))
     own = mix.begin(c.X, c.weights, 199, np.random.default_rng(3))
@@ -278,6 +278,10 @@ def test_what_is_begun_early_changes_nothing():
         mix.chance(c.weights, r)
     early = mix.test(mix.table(c), c.weights, draws=199, rng=rng[0], own=own)
     assert own is not None
+    monkeypatch.setattr(comparison, "MAX_WHOLE", 0)
+    large = p_of(fitted(4)[0], c, draws=199)  # as a larger set, in parts
+    monkeypatch.undo()
+    assert p_of(fitted(4)[0], c, draws=199).single == large.single
     late = fitted(4)[0].test(mix.table(c), c.weights, draws=199, rng=rng[1])
     assert (early.single, early.overall) == (late.single, late.overall)
     np.testing.assert_array_equal(early.null_depths, late.null_depths)
