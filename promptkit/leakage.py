@@ -255,6 +255,13 @@ def jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
     return common / (len(a) + len(b) - common)
 
 
+def jaccards(grams: NDArray[np.uint64], others: Sequence[NDArray[np.uint64]]) -> NDArray[np.float64]:
+    """Return `jaccard` of a set of grams with each of some others, none of them empty."""
+    sizes = np.array([len(o) for o in others])
+    common = np.add.reduceat(_is_in(grams, np.concatenate(others)), np.cumsum(sizes) - sizes, dtype=np.int64)
+    return np.asarray(common / (len(grams) + sizes - common))
+
+
 class CandidateIndex:
     """The grams of the candidates, and what one pass over the training texts says about each gram.
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,20 @@ class TfIdf:
         terms, df = np.unique(ids, return_counts=True)
         return cls(terms.astype(np.int64), df.astype(np.int32), n_rows)
 
+    def columns(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the column of each id, and whether the mix used it (else column 0)."""
+        inside = (ids >= 0) & (ids < len(self._column))
+        column = self._column[np.where(inside, ids, 0)] if len(self._column) else np.full(len(ids), -1)
+        known = inside & (column >= 0)
+        return np.where(known, column, 0), known
+
+    @cached_property
+    def _column(self) -> NDArray[np.int64]:
+        """The column of every id up to the largest that was seen, -1 for those between: one look-up, and no search."""
+        column = np.full(int(self.terms[-1]) + 1 if len(self.terms) else 0, -1, dtype=np.int64)
+        column[self.terms] = np.arange(len(self.terms))
+        return column
+
     def transform(self, rows: Sequence[Ids]) -> Any:
         """Return unit rows as scipy CSR float32 (len(rows), t); ids unknown to the fit count in the length only.
 
@@ -82,7 +97,7 @@ class TfIdf:
         from scipy import sparse
 
         owner, ids, tf = counts
-        column, known = find(self.terms, ids)
+        column, known = self.columns(ids)
         df = np.where(known, self.df[column] if len(self.df) else 0, 0)
         weight = (1.0 + np.log(tf)) * (1.0 + np.log((1.0 + self.n_rows) / (1.0 + df)))
         # bincount adds in the order of the ids, one row after the other: a row's bits do not depend on its neighbours.
@@ -155,7 +170,7 @@ class LexicalProfile:
             "posting_weights": postings.data,
         }
         flat, starts = join(rows)
-        arrays |= _count(find(tfidf.terms, flat)[0], starts, len(tfidf.terms))
+        arrays |= _count(tfidf.columns(flat)[0], starts, len(tfidf.terms))
         arrays["size"] = np.array([len(rows), n_vocab, len(flat)], dtype=np.int64)
         return cls(arrays)
 
@@ -230,7 +245,7 @@ class LexicalProfile:
         """Return bits per token of each text, the counts of `own` taken off."""
         a, base = self._a, len(self._a["terms"]) + 2
         flat, starts = join(rows)
-        column, known = find(a["terms"], flat)
+        column, known = self.tfidf.columns(flat)
         w = np.where(known, column + 1, base - 1)  # 0 is the start mark, base - 1 an id that the mix never used
         v, _ = _before(w, starts)
 

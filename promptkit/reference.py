@@ -230,7 +230,7 @@ class Reference:
         Rows of a template family (see `_units`) are found by copy only: a new issue below an old system turn is new.
         `grams` are the texts' word 5-grams (`leakage.CandidateIndex.sets`), where they are at hand.
         """
-        from promptkit.leakage import JACCARD, jaccard
+        from promptkit.leakage import JACCARD, jaccards
 
         hashes, holders, units = (self._arrays[name] for name in ("sketch_hashes", "sketch_rows", "units"))
         exact, exact_row = self._arrays["text_hashes"], self._arrays["text_rows"]
@@ -267,14 +267,12 @@ class Reference:
         first = np.searchsorted(text, np.arange(len(grams)))
         distinct = np.unique(row).tolist()
         their = dict(zip(distinct, self.words.grams(distinct), strict=True))
-        for k, i in enumerate(unknown):
-            best = 0.0
-            for r in row[first[k] : first[k] + 64][text[first[k] : first[k] + 64] == k].tolist():
-                overlap = jaccard(grams[k], their[r])
-                if overlap >= JACCARD - 1e-9 and overlap > best:
-                    best, found[i] = overlap, units[r]
-                if best == 1.0:
-                    break
+        for k in np.unique(text).tolist():
+            rows = row[first[k] : first[k] + 64][text[first[k] : first[k] + 64] == k].tolist()
+            overlaps = jaccards(grams[k], [their[r] for r in rows])
+            best = int(overlaps.argmax())  # the first of the largest
+            if overlaps[best] >= JACCARD - 1e-9:
+                found[unknown[k]] = units[rows[best]]
         return found
 
     @cached_property
