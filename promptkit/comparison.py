@@ -315,16 +315,21 @@ class Mix:
         self, weights: Floats, draws: int, rng: np.random.Generator
     ) -> Drawn | list[tuple[NDArray[np.float32], Any]]:
         def make() -> Any:
-            n, plain = len(weights), np.ptp(weights) == 0 and not self.weighted and self.device == "cpu"
-            whole = plain and n <= MAX_WHOLE
+            n = len(weights)
+            whole = n <= MAX_WHOLE and self._is_plain(weights)
             return self._draw(n, draws, rng) if whole else self._draw_lines(weights, draws, rng)
 
         return self._once(f"null of {draws}", rng, weights, make)  # type: ignore[no-any-return]
 
     def _is_stored(self, weights: Floats) -> bool:
         """Return whether draws of a set with these weights are worth storing: small beside the mix, one weight."""
-        n, pool = len(weights), len(self.held) + len(weights)
-        return n * n <= MAX_PAIRS * pool and not self.weighted and self.device == "cpu" and bool(np.ptp(weights) == 0)
+        return self._are_few(len(weights)) and self._is_plain(weights)
+
+    def _is_plain(self, weights: Floats) -> bool:
+        return not self.weighted and self.device == "cpu" and bool(np.ptp(weights) == 0)
+
+    def _are_few(self, n: int) -> bool:
+        return n * n <= MAX_PAIRS * (len(self.held) + n)
 
     def _null_rows(self, n: int, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of three batches of draws in parts: held-out ones, and from len(held) on candidates."""
@@ -343,7 +348,7 @@ class Mix:
         at = np.append(self.held.clusters, self.k)[at] + (self.k + 1) * np.arange(len(rows))[:, None]
         counts = np.bincount(at.ravel(), minlength=len(rows) * (self.k + 1)).reshape(len(rows), -1)
         del at
-        pairs = n <= MAX_PAIRED and n * n <= MAX_PAIRS * (h + n)
+        pairs = n <= MAX_PAIRED and self._are_few(n)
         held = self._find("own" if pairs else "lines", _hash_of(rows))
         if held is None:  # filled in place: a list of parts and all of them joined would be twice the memory
             width = len(self._starts) if pairs else self._starts.stop

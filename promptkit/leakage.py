@@ -109,8 +109,8 @@ def leaks(
     index = candidates if isinstance(candidates, CandidateIndex) else CandidateIndex(candidates)
     index.read(training)
     near = index.near()
-    parts, ones = {f"ngram_{n}": index.shares(n) for n in CONTAINED}, index.shares_of_one()
-    rows = {n: index.main_rows(n)[0] for n in (GRAM, CONTAINED[0])}
+    parts = {f"ngram_{n}": index.shares(n) for n in CONTAINED}
+    (main, ones), (main_8, _) = index.main_rows(GRAM), index.main_rows(CONTAINED[0])
     out: list[dict[str, Any] | None] = []
     for c in range(len(index.normalised)):
         shares = {name: round(part[c], 6) for name, part in parts.items()}
@@ -121,7 +121,7 @@ def leaks(
             kind, (share, row) = "near", near[c]
         elif one >= max(min_share, MIN_SHARE_OF_ONE) or (part > 0 and part >= min_share):
             kind, share = "ngram", max(part, one if one >= MIN_SHARE_OF_ONE else 0.0)
-            row = int(rows[GRAM if one >= MIN_SHARE_OF_ONE else CONTAINED[0]][c])
+            row = int((main if one >= MIN_SHARE_OF_ONE else main_8)[c])
         else:
             out.append(None)
             continue
@@ -164,8 +164,7 @@ class Words:
         there = self.low[np.minimum(first, len(self.low) - 1)] == own if len(self.low) else np.zeros(len(own), bool)
         own, first = own[there], first[there]
         n = np.searchsorted(self.low, own, side="right") - first
-        at: NDArray[np.uint32] = self.places[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())]
-        return np.sort(at).astype(np.int64)
+        return np.sort(self.places[stretches(first, n)]).astype(np.int64)
 
 
 def hashed(texts: Sequence[str]) -> Mapping[str, NDArray[Any]]:
@@ -406,22 +405,19 @@ class CandidateIndex:
         found = np.bincount(owner[table.seen[at] != 0], minlength=len(self.normalised))
         return [float(x) for x in found / np.maximum(size, 1)]
 
-    def shares_of_one(self) -> list[float]:
-        """Return the part of each one's 5-grams, boilerplate aside, that one training text is the first to hold."""
-        size = np.bincount(self._own(GRAM)[2], minlength=len(self.normalised))
-        most = self.main_rows(GRAM)[1]
-        return [float(x) for x in np.where(size >= MIN_GRAMS, most / np.maximum(size, 1), 0.0)]
-
-    def main_rows(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the training row that is first to hold most of each one's found n-grams, and how many; -1 and 0."""
+    def main_rows(self, n: int) -> tuple[NDArray[np.int64], list[float]]:
+        """Return, for each candidate, the training row that is first to hold most of its found n-grams, -1 for none,
+        and the part of all its n-grams, boilerplate aside, that are these; 0 where it has too few.
+        """
         table, at, owner = self._own(n)
+        size = np.bincount(owner, minlength=len(self.normalised))
         seen = table.seen[at] != 0
         pairs, counts = np.unique((owner[seen] << 32) + table.first[at[seen]], return_counts=True)
         owner, row = pairs >> 32, pairs & 0xFFFFFFFF
-        rows, most = np.full(len(self.normalised), -1), np.zeros(len(self.normalised), dtype=np.int64)
+        rows, most = np.full(len(size), -1), np.zeros(len(size), dtype=np.int64)
         order = np.lexsort((-row, counts))  # the last that is written is the first of those with most
         rows[owner[order]], most[owner[order]] = row[order], counts[order]
-        return rows, most
+        return rows, [float(x) for x in np.where(size >= MIN_GRAMS, most / np.maximum(size, 1), 0.0)]
 
     def _own(self, n: int) -> tuple[_Table, NDArray[np.int64], NDArray[np.int64]]:
         """Return the table of n-grams, where in it all candidates' are, boilerplate aside, and whose each is."""
@@ -443,16 +439,12 @@ class _Table:
 
     def find(self, grams: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the positions of the given grams that are in the table, and where in the table they are."""
-        where = np.flatnonzero(self.maybe_holds(grams))
+        where = np.flatnonzero(self._maybe[grams & self._mask])  # a no is certain
         if not len(where):
             return where, where
         at = np.minimum(np.searchsorted(self.grams, grams[where]), len(self.grams) - 1)
         hit = self.grams[at] == grams[where]
         return where[hit], at[hit]
-
-    def maybe_holds(self, grams: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Say of each gram whether it may be in the table; a no is certain."""
-        return np.asarray(self._maybe[grams & self._mask])
 
     def note(self, at: NDArray[np.int64], bits: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
         np.bitwise_or.at(self.seen, at, bits)
@@ -492,6 +484,11 @@ def _split(array: NDArray[Any], sizes: Sequence[int] | NDArray[np.int64]) -> lis
     """Return the parts of an array, as views. `np.split` does the same in ten times as long."""
     ends = np.cumsum(sizes).tolist()
     return [array[end - size : end] for end, size in zip(ends, map(int, sizes), strict=True)]
+
+
+def stretches(first: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers from each of `first` on, `n` of each, one after the other."""
+    return np.asarray(np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum()))
 
 
 def _starts(each: Sequence[NDArray[Any]]) -> NDArray[np.int64]:

@@ -247,11 +247,7 @@ class LexicalProfile:
         flat, starts = join(rows)
         column, known = self.tfidf.columns(flat)
         w = np.where(known, column + 1, base - 1)  # 0 is the start mark, base - 1 an id that the mix never used
-        v, _ = _before(w, starts)
-
-        pair, pair_known = find(a["bi_keys"], v * base + w)
-        first = starts[:-1][np.diff(starts) > 0]
-        context, context_known = (_behind(x, first) for x in (pair, pair_known))  # two start marks are no pair
+        v, (pair, pair_known), (context, context_known) = _pairs(a["bi_keys"], w, starts, base)
         triple, triple_known = find(a["tri_keys"], context.astype(np.int64) * base + w)
         triple_known &= context_known
 
@@ -297,9 +293,7 @@ class LexicalProfile:
         flat, own_starts = join([np.asarray(a["ids"][starts[r] : starts[r + 1]]) for r in rows])
         whose = np.repeat(unit_of_row[rows], np.diff(own_starts))
         w = flat + 1
-        v, u = _before(w, own_starts)
-        pair = find(a["bi_keys"], v * base + w)[0]
-        context, has = find(a["bi_keys"], u * base + v)
+        v, (pair, _), (context, has) = _pairs(a["bi_keys"], w, own_starts, base)
         triple = find(a["tri_keys"], context.astype(np.int64) * base + w)[0][has]
         counted = {
             "uni": (w, whose), "bi": (pair, whose), "tri": (triple, whose[has]), "uni_after": (v, whose),
@@ -375,9 +369,8 @@ def _count(column: NDArray[np.int64], starts: NDArray[np.int64], n_terms: int) -
     """
     base = n_terms + 2
     w = column + 1
-    v, u = _before(w, starts)
-    bi_keys, bi_count = np.unique(v * base + w, return_counts=True)
-    context, has_context = find(bi_keys, u * base + v)  # (start, start) is no bigram: a first id has no trigram
+    bi_keys, bi_count = np.unique(_behind(w, starts) * base + w, return_counts=True)
+    _, _, (context, has_context) = _pairs(bi_keys, w, starts, base)
     tri_keys, tri_count = np.unique((context.astype(np.int64) * base + w)[has_context], return_counts=True)
     before_bi, before_tri = bi_keys // base, tri_keys // base
     return {
@@ -395,18 +388,26 @@ def _count(column: NDArray[np.int64], starts: NDArray[np.int64], n_terms: int) -
     }
 
 
-def _before(w: NDArray[np.int64], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the symbol before each and the one before that; 0, the start mark, where the text begins."""
-    first = starts[:-1][np.diff(starts) > 0]
-    v = _behind(w, first)
-    return v, _behind(v, first)
+Found = tuple["NDArray[np.int64]", "NDArray[np.bool_]"]  # as `find` has it
 
 
-def _behind(values: NDArray[Any], first: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the value before each; 0 for the first ones of texts."""
+def _pairs(
+    bi_keys: NDArray[Any], w: NDArray[np.int64], starts: NDArray[np.int64], base: int
+) -> tuple[NDArray[np.int64], Found, Found]:
+    """Return the symbol v before each w, the place of (v, w) in bi_keys, and that of (u, v), the pair before it.
+
+    A first id has no pair before it: two start marks are none.
+    """
+    v = _behind(w, starts)
+    place, known = find(bi_keys, v * base + w)
+    return v, (place, known), (_behind(place, starts), _behind(known, starts))
+
+
+def _behind(values: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the value before each; 0, the start mark, where a text begins."""
     out = np.zeros_like(values)
     out[1:] = values[:-1]
-    out[first] = 0
+    out[starts[:-1][np.diff(starts) > 0]] = 0
     return out
 
 

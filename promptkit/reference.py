@@ -230,7 +230,7 @@ class Reference:
         Rows of a template family (see `_units`) are found by copy only: a new issue below an old system turn is new.
         `grams` are the texts' word 5-grams (`leakage.CandidateIndex.sets`), where they are at hand.
         """
-        from promptkit.leakage import JACCARD, jaccards
+        from promptkit.leakage import JACCARD, jaccards, stretches
 
         hashes, holders, units = (self._arrays[name] for name in ("sketch_hashes", "sketch_rows", "units"))
         exact, exact_row = self._arrays["text_hashes"], self._arrays["text_rows"]
@@ -252,7 +252,7 @@ class Reference:
         order = np.lexsort((-n_met, of_hash))
         common = np.zeros(len(ours), dtype=bool)
         common[order] = np.arange(len(ours)) - np.searchsorted(of_hash, of_hash) < least[of_hash] - 1
-        met = holders[np.repeat(low - np.cumsum(n_met) + n_met, n_met) + np.arange(n_met.sum())]
+        met = holders[stretches(low, n_met)]
         of_text, rare = np.repeat(of_hash, n_met), np.repeat(~common, n_met)
         likely = np.zeros(len(units), dtype=bool)
         likely[met[rare]] = True
